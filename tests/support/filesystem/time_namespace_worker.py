@@ -1,21 +1,24 @@
-"""A worker of the file queue that reads commands from its standard input, one per line.
+"""A worker of a local queue that reads commands from its standard input, one per line.
 
     poll            prints "took" or "nothing"
     extend <s>      prints "held" or "lost"
 
-It ends with its standard input, and so with the test that started it.
+It ends with its standard input, and so with the test that started it. Its arguments are the
+queue's URL and the lease.
 """
 
 import os
 import sys
+from typing import Any
 
-from holdfast.adapters.local.filesystem import FilesystemQueue
+from holdfast.bootstrap.queues import open_queue
 from holdfast.core.errors import LeaseLost
+from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import AnyMessage
 
 
 def main() -> None:
-    queue = FilesystemQueue(sys.argv[1], AnyMessage, lease_seconds=float(sys.argv[2]))
+    queue = open_queue(sys.argv[1], AnyMessage, lease_seconds=float(sys.argv[2]))
     print(os.getpid(), flush=True)
     held: list[AnyMessage] = []
     for line in sys.stdin:
@@ -23,14 +26,12 @@ def main() -> None:
         print(poll(queue, held) if word == "poll" else extend(queue, held, seconds), flush=True)
 
 
-def poll(queue: FilesystemQueue[AnyMessage], held: list[AnyMessage]) -> str:
+def poll(queue: QueueManager[Any], held: list[AnyMessage]) -> str:
     held += (taken := queue.poll())
     return "took" if taken else "nothing"
 
 
-def extend(
-    queue: FilesystemQueue[AnyMessage], held: list[AnyMessage], seconds: list[str]
-) -> str:
+def extend(queue: QueueManager[Any], held: list[AnyMessage], seconds: list[str]) -> str:
     try:
         queue.extend(held[0], float(seconds[0]))
     except LeaseLost:

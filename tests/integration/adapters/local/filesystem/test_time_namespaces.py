@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.local.filesystem import FilesystemQueue
+from holdfast.bootstrap.queues import open_queue
 from holdfast.core.queue.message import AnyMessage
 from support.filesystem import time_namespace_worker
 from support.workers.running import eventually
@@ -24,8 +24,8 @@ UNSHARE = ["unshare", "--time", "--boottime", str(AHEAD_SECONDS), "--fork", "--k
 class Role:
     """A worker in a process of its own, which may have a clock of its own."""
 
-    def __init__(self, root: Path, prefix: list[str]) -> None:
-        script = [sys.executable, time_namespace_worker.__file__, str(root), str(LEASE)]
+    def __init__(self, url: str, prefix: list[str]) -> None:
+        script = [sys.executable, time_namespace_worker.__file__, url, str(LEASE)]
         self._process = subprocess.Popen(
             [*prefix, *script],
             stdin=subprocess.PIPE,
@@ -57,15 +57,15 @@ class Role:
             pipe.close()
 
 
-Start = Callable[[list[str]], Role]
+Start = Callable[[str, list[str]], Role]
 
 
 @pytest.fixture
-def start(fast_path: Path) -> Iterator[Start]:
+def start() -> Iterator[Start]:
     roles: list[Role] = []
 
-    def start(prefix: list[str]) -> Role:
-        roles.append(Role(fast_path, prefix))
+    def start(url: str, prefix: list[str]) -> Role:
+        roles.append(Role(url, prefix))
         return roles[-1]
 
     yield start
@@ -81,15 +81,16 @@ def need_time_namespaces() -> None:
         pytest.skip(f"the kernel gives us no time namespace: {tried.stderr.strip()}")
 
 
+@pytest.mark.parametrize("url", ["file:{}/default/default", "sqlite:{}/work.db"])
 @pytest.mark.parametrize("unshared", ["the holder", "the successor"])
 def test_a_lease_is_not_taken_over_across_time_namespaces_until_its_holder_is_killed(
-    fast_path: Path, start: Start, unshared: str
+    fast_path: Path, start: Start, unshared: str, url: str
 ) -> None:
     need_time_namespaces()
-    queue = FilesystemQueue(fast_path, AnyMessage, lease_seconds=LEASE)
-    queue.push(AnyMessage(id="a"))
-    holder = start(UNSHARE if unshared == "the holder" else [])
-    successor = start(UNSHARE if unshared == "the successor" else [])
+    url = url.format(fast_path)
+    open_queue(url, lease_seconds=LEASE).push(AnyMessage(id="a"))
+    holder = start(url, UNSHARE if unshared == "the holder" else [])
+    successor = start(url, UNSHARE if unshared == "the successor" else [])
     assert holder.do("poll") == "took"
     for _ in range(20):
         assert successor.do("poll") == "nothing"
