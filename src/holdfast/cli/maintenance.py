@@ -126,7 +126,7 @@ def _apply_to_each(
     _print_count(verb, sum(counts.values()), missing, as_json)
     if missing:
         thing, command = kind
-        raise NotFound(f"there is no {thing} {', '.join(map(repr, missing))}: see `{command}`")
+        raise NotFound(f"found no {thing} {', '.join(map(repr, missing))}: see `{command}`")
 
 
 def _print_count(verb: str, count: int, missing: list[str], as_json: bool) -> None:

@@ -56,7 +56,7 @@ def test_several_ids_are_cancelled_and_the_others_are_named(cli: Cli, name: str)
     assert ran.code == 1
     assert ran.json == {"cancelled": 2, "missing": ["done", "gone"]}
     assert ran.err == (
-        "holdfast: there is no waiting or leased message 'done', 'gone': see `holdfast list`\n"
+        "holdfast: found no waiting or leased message 'done', 'gone': see `holdfast list`\n"
     )
     stats = cli("status", name, "--json").json
     assert (stats["completed"], stats["failed"], stats["leased"]) == (1, 2, 0)
