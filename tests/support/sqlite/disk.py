@@ -205,16 +205,16 @@ class _Watched:
     def _watch(self, address: int) -> _Methods:
         if address not in self._methods:
             real = _Methods.from_address(address)
-            ours = _Methods.from_buffer_copy(real)
+            watched = _Methods.from_buffer_copy(real)
             keep = (
                 _WRITE(self._make_write(_WRITE(real.xWrite))),
                 _TRUNCATE(self._make_truncate(_TRUNCATE(real.xTruncate))),
                 _SYNC(self._make_sync(_SYNC(real.xSync))),
             )
-            ours.xWrite, ours.xTruncate, ours.xSync = (
+            watched.xWrite, watched.xTruncate, watched.xSync = (
                 ctypes.cast(function, c_void_p).value for function in keep
             )
-            self._methods[address] = (ours, keep)
+            self._methods[address] = (watched, keep)
         methods: _Methods = self._methods[address][0]
         return methods
 

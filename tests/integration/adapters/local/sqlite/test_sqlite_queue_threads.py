@@ -172,10 +172,10 @@ def test_a_fork_and_its_parent_are_two_workers(fast_path: Path) -> None:
     held = queue.poll(10)
 
     def child(say: Callable[[str], None]) -> None:
-        mine = queue.poll(10)
+        claimed = queue.poll(10)
         queue.push(make_message("of the child"))
-        queue.ack_many(mine[:5])
-        say(" ".join(message.id for message in mine))
+        queue.ack_many(claimed[:5])
+        say(" ".join(message.id for message in claimed))
 
     taken = run_in_child(child).output.split()
     queue.ack_many(held)
