@@ -7,7 +7,7 @@ writes to. Connections are therefore closed before a fork and opened again when 
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -30,8 +30,6 @@ from holdfast.adapters.modes import Access
 from holdfast.core.errors import ConfigError, HoldfastError, StoreUnavailable
 
 T = TypeVar("T")
-
-_CHECKPOINT_CHANGES = 1_000  # rows that are changed between two checkpoints
 
 _databases: "WeakSet[Database]" = WeakSet()
 
@@ -79,10 +77,14 @@ class Database:
             self._schema.name,
             self._connect,
             self._busy_seconds,
-            self._start_checkpoint_when_due,
+            self._start_checkpoint,
         )
+        self.execute: Callable[[str, Sequence[Any]], Executed] = self._writer.execute
+        """Write with one statement, faster than with `write`.
+
+        Returns the number of rows that it changed, and the rows that it returned.
+        """
         self._checkpoint: Thread | None = None
-        self._checkpoint_at = 0  # changes of the writer
 
     # -- transactions
 
@@ -116,13 +118,6 @@ class Database:
         """
         return self._writer.run(operation)
 
-    def execute(self, statement: str, values: Sequence[Any]) -> Executed:
-        """Write with one statement, faster than with `write`.
-
-        Returns the number of rows that it changed, and the rows that it returned.
-        """
-        return self._writer.execute(statement, values)
-
     def query(self, statement: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Return the rows that one statement reads, as dicts by column."""
         with self._lend() as connection:
@@ -146,11 +141,7 @@ class Database:
     # -- checkpoints: copy pages from the log to the file in the background. Once the log is
     # large, SQLite itself does the rest with the next commit.
 
-    def _start_checkpoint_when_due(self, connection: sqlite3.Connection) -> None:
-        changes = connection.total_changes
-        if abs(changes - self._checkpoint_at) < _CHECKPOINT_CHANGES:
-            return
-        self._checkpoint_at = changes
+    def _start_checkpoint(self) -> None:
         if self._checkpoint is None or not self._checkpoint.is_alive():
             self._checkpoint = Thread(
                 target=self._run_checkpoint, name="holdfast-checkpoint", daemon=True

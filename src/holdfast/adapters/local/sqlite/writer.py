@@ -30,6 +30,9 @@ Executed = tuple[int, list[Any]]  # the number of rows that were changed, and th
 
 _MAX_CALLS = 100  # in one transaction, so that other processes are not kept waiting
 _RECENT_SECONDS = 0.02
+CHECKPOINT_CHANGES = 1_000  # rows that are changed between two checkpoints
+_NO_ROWS: list[Any] = []
+_read_clock = SYSTEM_CLOCK.monotonic
 
 
 class _Call(Generic[T]):
@@ -48,10 +51,10 @@ class _Call(Generic[T]):
 class Writer:
     """Runs the operations of all threads, as many as wait in one transaction.
 
-    `connect` opens a connection, and `on_commit` is called after each commit. A thread waits up
-    to `busy_seconds` for the others of its process, and as long for other processes. An
-    operation may run again after a failure that undid it, so it must change nothing but the
-    file.
+    `connect` opens a connection, and `start_checkpoint` copies the log in the background. A
+    thread waits up to `busy_seconds` for the others of its process, and as long for other
+    processes. An operation may run again after a failure that undid it, so it must change
+    nothing but the file.
     """
 
     def __init__(
@@ -60,19 +63,20 @@ class Writer:
         store: str,
         connect: Callable[[], OpenConnection],
         busy_seconds: float,
-        on_commit: Callable[[sqlite3.Connection], None],
+        start_checkpoint: Callable[[], None],
     ) -> None:
         self._path, self._store = path, store
         self._connect = connect
         self._busy_seconds = busy_seconds
-        self._on_commit = on_commit
+        self._start_checkpoint = start_checkpoint
         # Ctrl-C may come just after the lock was taken. Only its owner can release an RLock, so
         # a thread may try that even if it does not know whether it took the lock.
         self._turn = RLock()
         self._transaction_of: int | None = None  # the thread that is in `begin`
         self._waiting: deque[_Call[Any]] = deque()
         self._opened: OpenConnection | None = None
-        self._checked_at = 0.0
+        self._check_at = 0.0
+        self._checkpoint_at = 0
         self._must_close = False
 
     # -- operations of several threads in one transaction
@@ -84,11 +88,25 @@ class Writer:
     def execute(self, statement: str, values: Sequence[Any]) -> Executed:
         """Execute one statement, and return what it changed and its rows after the commit."""
         try:
+            # The usual path of a push, a claim and an ack: as few calls as possible.
             if not self._waiting and self._turn.acquire(blocking=False):
-                connection = self._open(recently_checked=True)
-                executed = self._retry(connection, statement, values)
-                self._on_commit(connection)
-                self._close_if_requested()
+                opened = self._opened
+                if opened is None or _read_clock() >= self._check_at:
+                    connection = self._open()
+                else:
+                    connection = opened.connection
+                try:
+                    cursor = connection.execute(statement, values)
+                    rows = cursor.fetchall() if cursor.description else _NO_ROWS
+                    executed = cursor.rowcount, rows
+                except sqlite3.OperationalError as error:
+                    if not is_busy(error):
+                        raise
+                    executed = self._retry(connection, statement, values)
+                if connection.total_changes >= self._checkpoint_at:
+                    self._request_checkpoint(connection)
+                if self._must_close:
+                    self._close_if_requested()
                 return executed
         except sqlite3.Error as error:
             self._close_connection()
@@ -144,7 +162,7 @@ class Writer:
                 calls.append(own)  # a thread that was interrupted had taken it
             connection = self._open(recently_checked=True)
             self._run_together(connection, calls)
-            self._on_commit(connection)
+            self._request_checkpoint(connection)
         except Exception as error:
             self._must_close = self._must_close or isinstance(error, sqlite3.Error)
             for call in calls:
@@ -189,7 +207,7 @@ class Writer:
                 except BaseException:
                     _roll_back(connection)
                     raise
-            self._on_commit(connection)
+            self._request_checkpoint(connection)
         except sqlite3.Error as error:
             self._must_close = True
             raise self._translate(error) from error
@@ -235,16 +253,23 @@ class Writer:
         """
         opened = self._opened
         if opened is not None:
-            now = SYSTEM_CLOCK.monotonic()
-            if recently_checked and now < self._checked_at + _RECENT_SECONDS:
+            now = _read_clock()
+            if recently_checked and now < self._check_at:
                 return opened.connection
-            self._checked_at = now
+            self._check_at = now + _RECENT_SECONDS
             if opened.file_id == get_file_identity(self._path):
                 return opened.connection
             self._close_connection()
         self._opened = self._connect()
         self._opened.connection.execute("PRAGMA busy_timeout = 0")  # _retry waits
+        self._checkpoint_at = CHECKPOINT_CHANGES
         return self._opened.connection
+
+    def _request_checkpoint(self, connection: RowConnection) -> None:
+        changes = connection.total_changes
+        if changes >= self._checkpoint_at:
+            self._checkpoint_at = changes + CHECKPOINT_CHANGES
+            self._start_checkpoint()
 
     def _close_if_requested(self) -> None:
         if self._must_close:
@@ -265,11 +290,6 @@ class Writer:
         self, connection: RowConnection, statement: str, values: Sequence[Any] = ()
     ) -> Executed:
         """Execute a statement, again and again while another process writes."""
-        try:
-            return _execute(connection, statement, values)
-        except sqlite3.OperationalError as error:
-            if not is_busy(error):
-                raise
         return retry_while_busy(
             lambda: _execute(connection, statement, values), self._busy_seconds
         )

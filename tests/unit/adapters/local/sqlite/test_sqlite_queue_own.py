@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import AnyMessage, LeaseLost, MessageState, Refused, SQLiteQueue
-from holdfast.adapters.local.sqlite import database
+from holdfast.adapters.local.sqlite import writer
 from holdfast.testing import ManualClock
 from support.sqlite.connections import use_connections
 
@@ -167,7 +167,7 @@ def test_a_thread_that_is_not_available_leaves_the_log_to_sqlite(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("threading.Thread.start", refuse)
-    monkeypatch.setattr(database, "_CHECKPOINT_CHANGES", 1)
+    monkeypatch.setattr(writer, "CHECKPOINT_CHANGES", 1)
     push(queue, "a", "b")
     queue.push(AnyMessage(id="c"))
     assert queue.stats().ready == 3
