@@ -83,7 +83,7 @@ def test_a_child_process_is_killed_and_nothing_is_settled(
     queue, operator = make_queue(events=Events(seen)), make_queue()
     notes = Notes(tmp_path / "notes")
     operator.push(AnyMessage(id="m", what=what, notes=str(notes.path)))
-    worker = Worker(queue, handlers.do, isolation="process", kill_grace_seconds=1.0)
+    worker = Worker(queue, handlers.do, isolation="process")
     with running(worker) as run:
         pid = notes.pid()
         assert operator.cancel("m") == 1
