@@ -24,7 +24,7 @@ from support.sqlite.queue_scenarios import ALL, LATER_SECONDS, Site, later
 from support.sqlite.statements import StatementCounter
 from support.waiting import wait_until
 
-ONE_IN = 9  # crashes of the recovery that are tried for each crash of the verb
+ONE_IN = 20  # crashes of the recovery that are tried for each crash of the verb
 THREADS = 4
 WITHOUT_DEDUPE = [s for s in ALL if not s.options.get("dedupe")]
 every_scenario = pytest.mark.parametrize("scenario", ALL, ids=lambda s: s.name)
