@@ -315,6 +315,7 @@ def _execute(connection: RowConnection, statement: str, values: Sequence[Any]) -
 
 def _run_call(connection: RowConnection, call: _Call[Any], *, is_alone: bool) -> None:
     """Run one operation. Its failure undoes its own writes, and not those of the others."""
+    call.error = None  # of an earlier try
     if is_alone:
         call.result = call.operation(connection)
         return

@@ -221,16 +221,28 @@ class SQLiteQueue(QueueManager[M]):
     # -- claiming
 
     def _claim(self, limit: int) -> list[M]:
+        """Claim messages. What was claimed is delivered, even if the file fails meanwhile."""
         claimed: list[M] = []
-        while (missing := limit - len(claimed)) > 0:
+        fault: QueueUnavailable | None = None
+        while fault is None and (missing := limit - len(claimed)) > 0:
             asked_at = self.clock.monotonic()
-            rows = self._claim_rows(missing)
+            rows: list[ClaimedRow] = []
+            try:
+                rows = self._claim_rows(missing)
+            except QueueUnavailable as error:
+                fault = error
             for row in rows:
-                message = self._receive(row, asked_at)
+                try:
+                    message = self._receive(row, asked_at)
+                except QueueUnavailable as error:
+                    fault = error  # it was not dead-lettered, so it comes back after its lease
+                    continue
                 if message is not None:
                     claimed.append(message)
             if len(rows) < missing:
                 break
+        if fault is not None and not claimed:
+            raise fault
         return claimed
 
     def _claim_rows(self, limit: int) -> list[ClaimedRow]:
@@ -247,16 +259,16 @@ class SQLiteQueue(QueueManager[M]):
             # after the commit, because a rollback undoes the registration, too
             self._worker_no = self._write(self._mark_seen)
             self._seen_ms = now_ms
+        steps = self._claim_due, self._take_over
         rows: list[ClaimedRow] = []
-        is_due = now_ms < self._take_over_at_ms
-        if is_due:
-            rows = self._claim_due(limit, now_ms)
-        if len(rows) < limit:
-            self._take_over_at_ms = now_ms + _TAKE_OVER_INTERVAL_MS
-            missing = limit - len(rows)
-            rows += self._write(lambda connection: self._take_over(connection, missing))
-            if not is_due and len(rows) < limit:
-                rows += self._claim_due(limit - len(rows), now_ms)
+        for step in steps if now_ms < self._take_over_at_ms else reversed(steps):
+            try:
+                rows += step(limit - len(rows), now_ms)
+            except QueueUnavailable:
+                if not rows:
+                    raise
+            if len(rows) == limit:
+                break
         self._was_empty = not rows
         return rows
 
@@ -271,7 +283,11 @@ class SQLiteQueue(QueueManager[M]):
             return self._execute(_CLAIM_ONE, values)[1]
         return sorted(self._execute(_CLAIM_MANY, values)[1])
 
-    def _take_over(self, connection: Connection, limit: int) -> list[ClaimedRow]:
+    def _take_over(self, limit: int, now_ms: int) -> list[ClaimedRow]:
+        self._take_over_at_ms = now_ms + _TAKE_OVER_INTERVAL_MS
+        return self._write(lambda connection: self._take_over_rows(connection, limit))
+
+    def _take_over_rows(self, connection: Connection, limit: int) -> list[ClaimedRow]:
         now_ms = self._timeline.read_ms()
         rows = connection.execute(_EXPIRED, (self._queue_no, now_ms, limit)).fetchall()
         ends_ms = now_ms + self._lease_ms + 1
