@@ -15,7 +15,8 @@ T = TypeVar("T")
 Durability = Literal["power", "process"]
 
 SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
-_RETRY_SECONDS = 0.0002
+_TRIES_AT_ONCE = 10  # most transactions are shorter than that
+_RETRY_SECONDS = 0.0001
 _MAX_WAL_BYTES = 16 * 1024 * 1024  # the log is truncated to this after a burst
 
 
@@ -169,7 +170,9 @@ def retry_while_busy(attempt: Callable[[], T], seconds: float) -> T:
     served first.
     """
     give_up_at = 0.0
+    tries = 0
     while True:
+        tries += 1
         try:
             return attempt()
         except sqlite3.OperationalError as error:
@@ -179,7 +182,8 @@ def retry_while_busy(attempt: Callable[[], T], seconds: float) -> T:
             give_up_at = give_up_at or now + seconds
             if now > give_up_at:
                 raise
-            SYSTEM_CLOCK.sleep(_RETRY_SECONDS)
+            if tries > _TRIES_AT_ONCE:
+                SYSTEM_CLOCK.sleep(_RETRY_SECONDS)
 
 
 # -- errors
