@@ -17,7 +17,7 @@ Durability = Literal["power", "process"]
 SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
 _TRIES_AT_ONCE = 10  # most transactions are shorter than that
 _RETRY_SECONDS = 0.0001
-_MAX_WAL_BYTES = 16 * 1024 * 1024  # the log is truncated to this after a burst
+MAX_LOG_BYTES = 32 * 1024 * 1024  # the log is truncated to this after a burst
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +117,11 @@ def _configure(connection: sqlite3.Connection, schema: Schema, durability: Durab
     if durability == "power":
         # on macOS, reaches the disk and not only its cache
         connection.execute("PRAGMA fullfsync = ON")
-    connection.execute(f"PRAGMA journal_size_limit = {_MAX_WAL_BYTES}")
+    connection.execute(f"PRAGMA journal_size_limit = {MAX_LOG_BYTES}")
     # Otherwise SQLite creates a file for each statement that may have to be undone.
     connection.execute("PRAGMA temp_store = MEMORY")
     # A thread in the background does this earlier (Database), so that no writer waits for it.
-    connection.execute(f"PRAGMA wal_autocheckpoint = {_MAX_WAL_BYTES // schema.page_bytes}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {MAX_LOG_BYTES // schema.page_bytes}")
 
 
 def _prepare(

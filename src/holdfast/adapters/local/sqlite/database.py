@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from holdfast.adapters.local.sqlite import path_check
 from holdfast.adapters.local.sqlite.connection import (
+    MAX_LOG_BYTES,
     SYNCHRONOUS,
     Durability,
     OpenConnection,
@@ -31,6 +32,8 @@ from holdfast.core.errors import ConfigError, HoldfastError, StoreUnavailable
 
 T = TypeVar("T")
 
+_CHECKPOINT_BYTES = MAX_LOG_BYTES // 2
+_RESTART_MS = 20
 _databases: "WeakSet[Database]" = WeakSet()
 
 
@@ -77,6 +80,7 @@ class Database:
             self._schema.name,
             self._connect,
             self._busy_seconds,
+            _CHECKPOINT_BYTES // self._schema.page_bytes,
             self._start_checkpoint,
         )
         self.execute: Callable[[str, Sequence[Any]], Executed] = self._writer.execute
@@ -138,8 +142,8 @@ class Database:
         for opened in idle:
             opened.connection.close()
 
-    # -- checkpoints: copy pages from the log to the file in the background. Once the log is
-    # large, SQLite itself does the rest with the next commit.
+    # -- checkpoints: copy pages from the log to the file in the background. If that does not
+    # keep up, SQLite itself does it with a commit.
 
     def _start_checkpoint(self) -> None:
         if self._checkpoint is None or not self._checkpoint.is_alive():
@@ -152,6 +156,11 @@ class Database:
     def _run_checkpoint(self) -> None:
         with suppress(HoldfastError), self._lend() as connection:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            # Copy the few pages that came meanwhile, with the write lock, so that the log
+            # starts anew. Give up if a reader is in the way, because writers wait for this.
+            connection.execute(f"PRAGMA busy_timeout = {_RESTART_MS}")
+            connection.execute("PRAGMA wal_checkpoint(RESTART)")
+            connection.execute(f"PRAGMA busy_timeout = {round(self._busy_seconds * 1000)}")
 
     # -- connections, each used by one thread at a time
 

@@ -30,7 +30,8 @@ Executed = tuple[int, list[Any]]  # the number of rows that were changed, and th
 
 _MAX_CALLS = 100  # in one transaction, so that other processes are not kept waiting
 _RECENT_SECONDS = 0.02
-CHECKPOINT_CHANGES = 1_000  # rows that are changed between two checkpoints
+_PAGES_PER_COMMIT = 2
+_CHANGES_PER_PAGE = 4
 _NO_ROWS: list[Any] = []
 _read_clock = SYSTEM_CLOCK.monotonic
 
@@ -51,10 +52,10 @@ class _Call(Generic[T]):
 class Writer:
     """Runs the operations of all threads, as many as wait in one transaction.
 
-    `connect` opens a connection, and `start_checkpoint` copies the log in the background. A
-    thread waits up to `busy_seconds` for the others of its process, and as long for other
-    processes. An operation may run again after a failure that undid it, so it must change
-    nothing but the file.
+    `connect` opens a connection. `start_checkpoint` is called when the log has got about
+    `checkpoint_pages` more. A thread waits up to `busy_seconds` for the others of its process,
+    and as long for other processes. An operation may run again after a failure that undid it,
+    so it must change nothing but the file.
     """
 
     def __init__(
@@ -63,11 +64,13 @@ class Writer:
         store: str,
         connect: Callable[[], OpenConnection],
         busy_seconds: float,
+        checkpoint_pages: int,
         start_checkpoint: Callable[[], None],
     ) -> None:
         self._path, self._store = path, store
         self._connect = connect
         self._busy_seconds = busy_seconds
+        self._checkpoint_pages = checkpoint_pages
         self._start_checkpoint = start_checkpoint
         # Ctrl-C may come just after the lock was taken. Only its owner can release an RLock, so
         # a thread may try that even if it does not know whether it took the lock.
@@ -76,7 +79,7 @@ class Writer:
         self._waiting: deque[_Call[Any]] = deque()
         self._opened: OpenConnection | None = None
         self._check_at = 0.0
-        self._checkpoint_at = 0
+        self._log_pages = 0  # since the last checkpoint, estimated
         self._must_close = False
 
     # -- operations of several threads in one transaction
@@ -103,8 +106,9 @@ class Writer:
                     if not is_busy(error):
                         raise
                     executed = self._retry(connection, statement, values)
-                if connection.total_changes >= self._checkpoint_at:
-                    self._request_checkpoint(connection)
+                self._log_pages += _PAGES_PER_COMMIT
+                if self._log_pages >= self._checkpoint_pages:
+                    self._request_checkpoint()
                 if self._must_close:
                     self._close_if_requested()
                 return executed
@@ -161,8 +165,9 @@ class Writer:
             if own not in calls and own not in self._waiting:
                 calls.append(own)  # a thread that was interrupted had taken it
             connection = self._open(recently_checked=True)
+            changes = connection.total_changes
             self._run_together(connection, calls)
-            self._request_checkpoint(connection)
+            self._count_pages(connection.total_changes - changes)
         except Exception as error:
             self._must_close = self._must_close or isinstance(error, sqlite3.Error)
             for call in calls:
@@ -199,6 +204,7 @@ class Writer:
                 raise self._too_slow()
             self._transaction_of = get_ident()
             connection = self._open()
+            changes = connection.total_changes
             with _relax_sync(connection, relax_sync):
                 self._begin(connection)
                 try:
@@ -207,7 +213,7 @@ class Writer:
                 except BaseException:
                     _roll_back(connection)
                     raise
-            self._request_checkpoint(connection)
+            self._count_pages(connection.total_changes - changes)
         except sqlite3.Error as error:
             self._must_close = True
             raise self._translate(error) from error
@@ -262,14 +268,17 @@ class Writer:
             self._close_connection()
         self._opened = self._connect()
         self._opened.connection.execute("PRAGMA busy_timeout = 0")  # _retry waits
-        self._checkpoint_at = CHECKPOINT_CHANGES
         return self._opened.connection
 
-    def _request_checkpoint(self, connection: RowConnection) -> None:
-        changes = connection.total_changes
-        if changes >= self._checkpoint_at:
-            self._checkpoint_at = changes + CHECKPOINT_CHANGES
-            self._start_checkpoint()
+    def _count_pages(self, changes: int) -> None:
+        """Estimate how many pages a commit wrote to the log: rows of a batch share pages."""
+        self._log_pages += _PAGES_PER_COMMIT + changes // _CHANGES_PER_PAGE
+        if self._log_pages >= self._checkpoint_pages:
+            self._request_checkpoint()
+
+    def _request_checkpoint(self) -> None:
+        self._log_pages = 0
+        self._start_checkpoint()
 
     def _close_if_requested(self) -> None:
         if self._must_close:

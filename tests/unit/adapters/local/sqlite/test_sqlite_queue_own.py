@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from holdfast import AnyMessage, LeaseLost, MessageState, Refused, SQLiteQueue
-from holdfast.adapters.local.sqlite import writer
 from holdfast.testing import ManualClock
 from support.sqlite.connections import use_connections
 
@@ -150,8 +149,11 @@ def test_one_statement_claims_a_batch_and_one_transaction_settles_it(
         assert words == ["BEGIN", *["UPDATE"] * 50, "COMMIT"]
 
 
-def test_the_log_is_copied_in_the_background(tmp_path: Path) -> None:
+def test_the_log_is_copied_in_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with closing(SQLiteQueue(tmp_path / "work.db")) as queue:
+        monkeypatch.setattr(queue._database._writer, "_checkpoint_pages", 500)
         for _ in range(12):
             push(queue, *(f"m{number}" for number in range(500)))
             checkpoint = queue._database._checkpoint
@@ -167,7 +169,7 @@ def test_a_thread_that_is_not_available_leaves_the_log_to_sqlite(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("threading.Thread.start", refuse)
-    monkeypatch.setattr(writer, "CHECKPOINT_CHANGES", 1)
+    monkeypatch.setattr(queue._database._writer, "_checkpoint_pages", 1)
     push(queue, "a", "b")
     queue.push(AnyMessage(id="c"))
     assert queue.stats().ready == 3
