@@ -22,7 +22,7 @@ LEASE_MS = 600_000
 SETTINGS = """
 PRAGMA synchronous = {synchronous};
 PRAGMA temp_store = MEMORY;
-PRAGMA wal_autocheckpoint = 8192;
+PRAGMA wal_autocheckpoint = 16384;
 """
 PUSH = """
 INSERT INTO messages (queue_no, state, at_ms, dedupe, claims, refunds, id, body)
@@ -97,6 +97,31 @@ class RawSQLite:
         self._database.execute("COMMIT")
 
 
+class TypedRawSQLite(RawSQLite):
+    """Raw SQLite that also builds, serialises, parses and validates typed messages."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._codec = MessageCodec(BenchTask)
+
+    def payload(self, number: int) -> int:  # type: ignore[override]
+        """Return an argument for `push`."""
+        return number
+
+    def push(self, payload: int) -> None:  # type: ignore[override]
+        """Push a message."""
+        message = task(payload)
+        row = _read_ms(), message.id, self._codec.encode(message).decode()
+        self._database.execute(PUSH, row)
+
+    def claim(self) -> Claimed | None:
+        """Claim a message; None if there is none."""
+        claimed = super().claim()
+        if claimed is not None:
+            self._codec.decode(claimed[3])
+        return claimed
+
+
 class BatchedRawSQLite(RawSQLite):
     """Raw SQLite in batches. Every step is one transaction, and a claim one statement."""
 
@@ -124,8 +149,8 @@ class BatchedRawSQLite(RawSQLite):
         self._write(ACK, [(now_ms, number, fence) for number, fence, _, _ in claimed])
 
 
-class TypedRawSQLite(BatchedRawSQLite):
-    """Raw SQLite that also builds, serialises, parses and validates typed messages."""
+class TypedBatchedRawSQLite(BatchedRawSQLite):
+    """TypedRawSQLite in batches."""
 
     def __init__(self, path: Path, batch: int) -> None:
         super().__init__(path, batch)
@@ -179,10 +204,11 @@ RAW_ONE = Card(
     one_file=True,
 )
 RAW_TEN, RAW_HUNDRED = _make_card(10), _make_card(100)
+RAW_TYPED_ONE = replace(RAW_ONE, name="raw SQLite with typed messages", open=TypedRawSQLite)
 RAW_TYPED = replace(
     RAW_HUNDRED,
     name="raw SQLite with typed messages, batches of 100",
-    open=lambda path: TypedRawSQLite(path, 100),
+    open=lambda path: TypedBatchedRawSQLite(path, 100),
 )
 RAW_FULL_ONE = replace(
     RAW_ONE,
@@ -195,6 +221,7 @@ RAW = (
     RAW_ONE,
     RAW_TEN,
     RAW_HUNDRED,
+    RAW_TYPED_ONE,
     RAW_TYPED,
     RAW_FULL_ONE,
     RAW_FULL_FOUR,
