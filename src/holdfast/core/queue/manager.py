@@ -179,10 +179,11 @@ class QueueManager(ABC, Generic[M]):
             except LeaseLost as error:
                 lost = lost or error
         for lease, result in zip(settling, self._ack(settling), strict=True):
-            try:
-                self._finish_settle(lease, "acked", result)
-            except LeaseLost as error:
-                lost = lost or error
+            if result is None:
+                lease.release("acked")
+            else:
+                lease.lose(str(result))
+                lost = lost or result
         if lost is not None:
             raise lost
 

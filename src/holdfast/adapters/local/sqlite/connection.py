@@ -31,6 +31,7 @@ class Schema:
     alternative: str = "DynamoDB"  # where several machines can share the content
     application_id: int = 0  # distinguishes kinds of stores that have the same version
     page_bytes: int = 4096
+    unavailable: type[HoldfastError] = StoreUnavailable  # raised for a fault that may pass
     is_bound: bool = False  # a process remembers numbers of rows, so it refuses another file
 
     def is_current(self, connection: sqlite3.Connection, path: Path) -> bool:
@@ -89,11 +90,11 @@ def connect(
 ) -> OpenConnection:
     """Open the file and create its tables if they are missing.
 
-    Raises StoreUnavailable if the file is gone and ConfigError if it cannot be used.
+    Raises the schema's `unavailable` if the file is gone and ConfigError if it cannot be used.
     """
     file_id = path_check.get_file_identity(path)
     if file_id is None:
-        raise StoreUnavailable(f"the {schema.name} {str(path)!r} is gone")
+        raise schema.unavailable(f"the {schema.name} {str(path)!r} is gone")
     connection = sqlite3.connect(
         # SQLite must not create it, because other users could then read it
         f"{path.as_uri()}?mode=rw",
@@ -208,7 +209,10 @@ _UNAVAILABLE = {
 
 
 def translate_error(
-    error: sqlite3.Error, path: Path, store: str = "job store"
+    error: sqlite3.Error,
+    path: Path,
+    store: str = "job store",
+    unavailable: type[HoldfastError] = StoreUnavailable,
 ) -> HoldfastError | None:
     """Return Holdfast's error for a SQLite error, or None for an unknown one.
 
@@ -219,19 +223,20 @@ def translate_error(
     if code in _NEEDS_REPAIR:
         return ConfigError(f"{name} cannot be used: {_NEEDS_REPAIR[code]}")
     if code in _UNAVAILABLE:
-        return StoreUnavailable(f"{name} is unavailable: {_UNAVAILABLE[code]}")
+        return unavailable(f"{name} is unavailable: {_UNAVAILABLE[code]}")
     return None
 
 
 def explain_error(
-    error: sqlite3.Error, path: Path, store: str, connect: Callable[[], OpenConnection]
+    error: sqlite3.Error, path: Path, schema: Schema, connect: Callable[[], OpenConnection]
 ) -> Exception:
     """Return Holdfast's error for a SQLite error, or the error itself if it is unknown.
 
     An unknown error may mean that a newer version changed the tables. A new connection is then
     refused with the reason.
     """
-    if (known := translate_error(error, path, store)) is not None:
+    known = translate_error(error, path, schema.name, schema.unavailable)
+    if known is not None:
         return known
     try:
         connect().connection.close()

@@ -40,8 +40,8 @@ _databases: "WeakSet[Database]" = WeakSet()
 class Database:
     """A SQLite file with its connections.
 
-    Raises ConfigError for a fault that an operator must repair, and StoreUnavailable for one
-    that may pass.
+    Raises ConfigError for a fault that an operator must repair, and the schema's `unavailable`
+    for one that may pass.
     """
 
     def __init__(
@@ -63,9 +63,12 @@ class Database:
         self._file_id: tuple[int, int] | None = None  # if no other file may take its place
         self._kept_writer = True
         self._reset()
-        path_check.prepare_file(
-            self.path, content=schema.content, alternative=schema.alternative, access=access
-        )
+        try:
+            path_check.prepare_file(
+                self.path, content=schema.content, alternative=schema.alternative, access=access
+            )
+        except StoreUnavailable as error:
+            raise schema.unavailable(str(error)) from error
         _register(self)
         with self.begin_read():
             pass  # report a fault of the file now and not with the first call
@@ -77,7 +80,7 @@ class Database:
         self._condition = Condition(Lock())
         self._writer = Writer(
             self.path,
-            self._schema.name,
+            self._schema,
             self._connect,
             self._busy_seconds,
             _CHECKPOINT_BYTES // self._schema.page_bytes,
@@ -174,7 +177,7 @@ class Database:
             yield opened.connection
             broken = False
         except sqlite3.Error as error:
-            raise explain_error(error, self.path, self._schema.name, self._connect) from error
+            raise explain_error(error, self.path, self._schema, self._connect) from error
         except BaseException:
             broken = False
             raise
@@ -215,9 +218,9 @@ class Database:
             self._lent -= 1
             self._condition.notify_all()
 
-    def _unavailable(self, reason: str) -> StoreUnavailable:
+    def _unavailable(self, reason: str) -> HoldfastError:
         store = f"the {self._schema.name} {str(self.path)!r}"
-        return StoreUnavailable(f"{store} is unavailable: {reason}")
+        return self._schema.unavailable(f"{store} is unavailable: {reason}")
 
     # -- forks
 

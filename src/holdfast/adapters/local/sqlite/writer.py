@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.adapters.local.sqlite.connection import (
     OpenConnection,
+    Schema,
     explain_error,
     is_busy,
     retry_while_busy,
@@ -22,7 +23,7 @@ from holdfast.adapters.local.sqlite.connection import (
 from holdfast.adapters.local.sqlite.path_check import get_file_identity
 from holdfast.adapters.local.sqlite.rows import RowConnection
 from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.errors import StoreUnavailable
+from holdfast.core.errors import HoldfastError
 
 T = TypeVar("T")
 Operation = Callable[[RowConnection], T]
@@ -61,13 +62,13 @@ class Writer:
     def __init__(
         self,
         path: Path,
-        store: str,
+        schema: Schema,
         connect: Callable[[], OpenConnection],
         busy_seconds: float,
         checkpoint_pages: int,
         start_checkpoint: Callable[[], None],
     ) -> None:
-        self._path, self._store = path, store
+        self._path, self._schema = path, schema
         self._connect = connect
         self._busy_seconds = busy_seconds
         self._checkpoint_pages = checkpoint_pages
@@ -92,7 +93,7 @@ class Writer:
         """Execute one statement, and return what it changed and its rows after the commit."""
         try:
             # The usual path of a push, a claim and an ack: as few calls as possible.
-            if not self._waiting and self._turn.acquire(blocking=False):
+            if not self._waiting and self._turn.acquire(False):
                 opened = self._opened
                 if opened is None or _read_clock() >= self._check_at:
                     connection = self._open()
@@ -307,12 +308,12 @@ class Writer:
         """Return Holdfast's error for one of SQLite, and any other unchanged."""
         if not isinstance(error, sqlite3.Error):
             return error
-        return explain_error(error, self._path, self._store, self._connect)
+        return explain_error(error, self._path, self._schema, self._connect)
 
-    def _too_slow(self) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"the {self._store} {str(self._path)!r} is unavailable: its other writers took too "
-            "long"
+    def _too_slow(self) -> HoldfastError:
+        store = f"the {self._schema.name} {str(self._path)!r}"
+        return self._schema.unavailable(
+            f"{store} is unavailable: its other writers took too long"
         )
 
 

@@ -17,7 +17,7 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from itertools import islice
 from math import ceil
 from pathlib import Path
@@ -30,7 +30,6 @@ from holdfast.adapters.local.sqlite.queue import inspection, search
 from holdfast.adapters.local.sqlite.queue.maintenance import Maintenance, add_attempt
 from holdfast.adapters.local.sqlite.queue.schema import QUEUES
 from holdfast.adapters.local.sqlite.queue.timeline import Timeline
-from holdfast.adapters.local.sqlite.writer import Executed, Operation
 from holdfast.adapters.modes import Access
 from holdfast.core import events as ev
 from holdfast.core.backoff import Backoff
@@ -41,7 +40,6 @@ from holdfast.core.errors import (
     MessageTooLarge,
     NewerSchema,
     QueueUnavailable,
-    StoreUnavailable,
 )
 from holdfast.core.events import Events
 from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal
@@ -166,13 +164,12 @@ class SQLiteQueue(QueueManager[M]):
         self._codec: MessageCodec[M] = MessageCodec(model)
         if not create:
             _require_file(Path(path))
-        with _translate_errors():
-            self._database = Database(Path(path), QUEUES, durability, busy_seconds, access)
-            with ExitStack() as after_error:
-                after_error.callback(self._database.close)
-                self._timeline = Timeline(self._database, machine_clock or clock)
-                self._queue_no = _find_queue(self._database, queue, create=create)
-                after_error.pop_all()
+        self._database = Database(Path(path), QUEUES, durability, busy_seconds, access)
+        with ExitStack() as after_error:
+            after_error.callback(self._database.close)
+            self._timeline = Timeline(self._database, machine_clock or clock)
+            self._queue_no = _find_queue(self._database, queue, create=create)
+            after_error.pop_all()
         self._maintenance = Maintenance(self._database, self._queue_no, self._timeline)
         self._build_process_state()
         after_fork.run_after_fork(self, SQLiteQueue._build_process_state)
@@ -190,7 +187,7 @@ class SQLiteQueue(QueueManager[M]):
     def push(self, message: M, *, delay_seconds: float = 0.0) -> str:
         body = self._codec.encode(message).decode()
         due_ms = self._get_due_ms(delay_seconds)
-        self._execute(_PUSH, (self._queue_no, due_ms, self.dedupe, message.id, body))
+        self._database.execute(_PUSH, (self._queue_no, due_ms, self.dedupe, message.id, body))
         return message.id
 
     def push_many(self, messages: Iterable[M], *, delay_seconds: float = 0.0) -> list[str]:
@@ -210,7 +207,7 @@ class SQLiteQueue(QueueManager[M]):
         return pushed
 
     def _push_batch(self, batch: Sequence[tuple[Any, ...]]) -> None:
-        self._write(lambda connection: connection.executemany(_PUSH, batch))
+        self._database.write(lambda connection: connection.executemany(_PUSH, batch))
 
     def _get_due_ms(self, delay_seconds: float) -> int:
         if not delay_seconds:
@@ -257,7 +254,7 @@ class SQLiteQueue(QueueManager[M]):
             return []
         if now_ms >= self._seen_ms + _SEEN_INTERVAL_MS:
             # after the commit, because a rollback undoes the registration, too
-            self._worker_no = self._write(self._mark_seen)
+            self._worker_no = self._database.write(self._mark_seen)
             self._seen_ms = now_ms
         steps = self._claim_due, self._take_over
         rows: list[ClaimedRow] = []
@@ -273,19 +270,18 @@ class SQLiteQueue(QueueManager[M]):
         return rows
 
     def _is_available(self, now_ms: int) -> bool:
-        with _translate_errors():
-            return bool(self._database.query(_IS_AVAILABLE, (self._queue_no, now_ms)))
+        return bool(self._database.query(_IS_AVAILABLE, (self._queue_no, now_ms)))
 
     def _claim_due(self, limit: int, now_ms: int) -> list[ClaimedRow]:
         ends_ms = now_ms + self._lease_ms + 1
         values = (ends_ms, now_ms, self._worker_no, self._queue_no, limit)
         if limit == 1:
-            return self._execute(_CLAIM_ONE, values)[1]
-        return sorted(self._execute(_CLAIM_MANY, values)[1])
+            return self._database.execute(_CLAIM_ONE, values)[1]
+        return sorted(self._database.execute(_CLAIM_MANY, values)[1])
 
     def _take_over(self, limit: int, now_ms: int) -> list[ClaimedRow]:
         self._take_over_at_ms = now_ms + _TAKE_OVER_INTERVAL_MS
-        return self._write(lambda connection: self._take_over_rows(connection, limit))
+        return self._database.write(lambda connection: self._take_over_rows(connection, limit))
 
     def _take_over_rows(self, connection: Connection, limit: int) -> list[ClaimedRow]:
         now_ms = self._timeline.read_ms()
@@ -371,22 +367,24 @@ class SQLiteQueue(QueueManager[M]):
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
         ends_ms = self._timeline.read_ms() + ceil(seconds * 1000) + 1
-        results = self._write(
+        results = self._database.write(
             lambda connection: self._change(connection, leases, _RENEW, ends_ms, _IS_HELD)
         )
         return [RENEWED if renewed else Refused(_TAKEN_AWAY) for renewed in results]
 
     def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]:
         now_ms = self._timeline.read_ms()
+        if len(leases) == 1:
+            [lease] = leases
+            if lease.fence == 1 and not self._checkpointed:
+                values = (now_ms, lease.handle, 1, self._queue_no)
+                if self._database.execute(_ACK, values)[0]:
+                    return _ACKED
         checkpointed = [
             (lease.handle,)
             for lease in leases
             if lease.fence > 1 or lease.handle in self._checkpointed
         ]
-        if len(leases) == 1 and not checkpointed:
-            changed, _ = self._execute(_ACK, (now_ms, *self._held(leases[0])))
-            if changed:
-                return _ACKED
 
         def ack(connection: Connection) -> list[bool]:
             results = self._change(connection, leases, _ACK, now_ms, _IS_ACKED)
@@ -394,7 +392,7 @@ class SQLiteQueue(QueueManager[M]):
                 connection.executemany(_DELETE_CHECKPOINTS, checkpointed)
             return results
 
-        results = self._write(ack)
+        results = self._database.write(ack)
         self._checkpointed.difference_update(handle for (handle,) in checkpointed)
         return [None if acked else _make_lease_lost() for acked in results]
 
@@ -411,13 +409,13 @@ class SQLiteQueue(QueueManager[M]):
         One that the same claim changed before, in this batch or earlier, is changed, too.
         """
         queue_no = self._queue_no
-        held = [(lease.handle, lease.fence, queue_no) for lease in leases]
-        changed = connection.executemany(
-            statement, [(at_ms, *values) for values in held]
-        ).rowcount
-        if changed == len(held):
-            return [True] * changed
-        return [connection.execute(check, values).fetchone() is not None for values in held]
+        values = [(at_ms, lease.handle, lease.fence, queue_no) for lease in leases]
+        if connection.executemany(statement, values).rowcount == len(values):
+            return [True] * len(values)
+        return [
+            connection.execute(check, self._held(lease)).fetchone() is not None
+            for lease in leases
+        ]
 
     def _held(self, lease: Lease) -> tuple[int, int, int]:
         """Return what identifies a claim that was neither settled nor taken over."""
@@ -425,7 +423,7 @@ class SQLiteQueue(QueueManager[M]):
 
     def _put_back(self, lease: Lease, delay_seconds: float, refunds: int) -> LeaseLost | None:
         values = (self._get_due_ms(delay_seconds), refunds, *self._held(lease))
-        changed, _ = self._execute(_PUT_BACK, values)
+        changed, _ = self._database.execute(_PUT_BACK, values)
         return None if changed else _make_lease_lost()
 
     def _nack(
@@ -439,7 +437,7 @@ class SQLiteQueue(QueueManager[M]):
                 self._end_attempt(connection, lease, "retried", now_ms, reason, detail)
             return changed
 
-        return None if self._write(nack) else _make_lease_lost()
+        return None if self._database.write(nack) else _make_lease_lost()
 
     def _release(self, lease: Lease) -> LeaseLost | None:
         return self._put_back(lease, 0.0, refunds=1)
@@ -460,7 +458,7 @@ class SQLiteQueue(QueueManager[M]):
                 )
             return changed
 
-        return None if self._write(move) else _make_lease_lost()
+        return None if self._database.write(move) else _make_lease_lost()
 
     def _end_attempt(
         self,
@@ -496,31 +494,25 @@ class SQLiteQueue(QueueManager[M]):
                 "elsewhere and save its address"
             )
         self._checkpointed.add(lease.handle)
-        saved, _ = self._execute(_SAVE_CHECKPOINT, (value, *self._held(lease)))
+        saved, _ = self._database.execute(_SAVE_CHECKPOINT, (value, *self._held(lease)))
         if saved < 1:
             lease.lose(_TAKEN_AWAY)
             raise _make_lease_lost()
 
     def load_checkpoint(self, message: M) -> Any:
         lease = get_lease(message)
-        with _translate_errors():
-            return inspection.read_checkpoint(self._database, lease.handle, lease.fence)
+        return inspection.read_checkpoint(self._database, lease.handle, lease.fence)
 
     # -- for operators
 
     def stats(self) -> QueueStats:
-        with _translate_errors():
-            return inspection.count_stats(
-                self._database, self._queue_no, self._timeline.read_ms()
-            )
+        return inspection.count_stats(self._database, self._queue_no, self._timeline.read_ms())
 
     def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
-        with _translate_errors():
-            yield from inspection.list_messages(self._database, self._queue_no, state, limit)
+        yield from inspection.list_messages(self._database, self._queue_no, state, limit)
 
     def find(self, message_id: str) -> list[MessageInfo]:
-        with _translate_errors():
-            return inspection.find(self._database, self._queue_no, message_id)
+        return inspection.find(self._database, self._queue_no, message_id)
 
     def search(
         self,
@@ -531,44 +523,27 @@ class SQLiteQueue(QueueManager[M]):
         limit: int = 100,
         on_progress: Progress = ignore_progress,
     ) -> Iterator[MessageInfo]:
-        with _translate_errors():
-            messages = search.search(
-                self._database, self._queue_no, state, where, error, on_progress
-            )
-            yield from islice(messages, limit)
+        messages = search.search(
+            self._database, self._queue_no, state, where, error, on_progress
+        )
+        yield from islice(messages, limit)
 
     def cancel(self, message_id: str) -> int:
-        with _translate_errors():
-            return self._maintenance.cancel(message_id)
+        return self._maintenance.cancel(message_id)
 
     def redrive(
         self, message_id: str | None = None, *, on_progress: Progress = ignore_progress
     ) -> int:
-        with _translate_errors():
-            return self._maintenance.redrive(message_id, on_progress)
+        return self._maintenance.redrive(message_id, on_progress)
 
     def drop(self, message_id: str) -> int:
-        with _translate_errors():
-            return self._maintenance.drop(message_id)
+        return self._maintenance.drop(message_id)
 
     def purge(self, older_than_seconds: float) -> int:
-        with _translate_errors():
-            return self._maintenance.purge(older_than_seconds)
+        return self._maintenance.purge(older_than_seconds)
 
     def close(self) -> None:
         self._database.close()
-
-    def _write(self, operation: Operation[T]) -> T:
-        try:
-            return self._database.write(operation)
-        except StoreUnavailable as error:
-            raise QueueUnavailable(str(error)) from error
-
-    def _execute(self, statement: str, values: Sequence[Any]) -> Executed:
-        try:
-            return self._database.execute(statement, values)
-        except StoreUnavailable as error:
-            raise QueueUnavailable(str(error)) from error
 
 
 def _require_file(path: Path) -> None:
@@ -598,12 +573,3 @@ def _find_queue(database: Database, name: str, *, create: bool) -> int:
 
 def _make_lease_lost() -> LeaseLost:
     return LeaseLost(f"the lease is gone: {_TAKEN_AWAY}")
-
-
-@contextmanager
-def _translate_errors() -> Iterator[None]:
-    """Raise errors of the database as those of a queue."""
-    try:
-        yield
-    except StoreUnavailable as error:
-        raise QueueUnavailable(str(error)) from error

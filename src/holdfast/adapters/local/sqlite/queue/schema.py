@@ -1,6 +1,7 @@
 """The tables of queues and their messages."""
 
 from holdfast.adapters.local.sqlite.connection import Schema
+from holdfast.core.errors import QueueUnavailable
 
 PENDING, LEASED, COMPLETED, FAILED = range(4)  # 4: an empty row that keeps its number
 
@@ -15,6 +16,7 @@ QUEUES = Schema(
     application_id=0x486F6C51,
     page_bytes=2048,
     is_bound=True,
+    unavailable=QueueUnavailable,
     tables="""
 CREATE TABLE queues (queue_no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE boots (boot_id TEXT PRIMARY KEY, offset_ms INTEGER NOT NULL);

@@ -26,6 +26,7 @@ class Timeline:
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._clock = clock
+        self._monotonic = clock.monotonic
         # Read first, because inspecting a queue must not wait for its writers.
         with database.begin_read() as connection:
             offset_ms = _find_offset(connection)
@@ -36,7 +37,7 @@ class Timeline:
 
     def read_ms(self) -> int:
         """Return the current time on the timeline."""
-        return int(self._clock.monotonic() * 1000) + self._offset_ms
+        return int(self._monotonic() * 1000) + self._offset_ms
 
     def _agree(self, connection: Connection) -> int:
         if (agreed_ms := _find_offset(connection)) is not None:
