@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import AnyMessage, LeaseLost, MessageState, Refused, SQLiteQueue
+from holdfast.adapters.local.sqlite.connection import Durability
 from holdfast.testing import ManualClock
 from support.sqlite.connections import use_connections
 
@@ -173,3 +174,11 @@ def test_a_thread_that_is_not_available_leaves_the_log_to_sqlite(
     push(queue, "a", "b")
     queue.push(AnyMessage(id="c"))
     assert queue.stats().ready == 3
+
+
+@pytest.mark.parametrize("durability", ["process", "power"])
+def test_slots_share_only_claims_that_wait_for_the_disk(
+    tmp_path: Path, durability: Durability
+) -> None:
+    with closing(SQLiteQueue(tmp_path / "work.db", durability=durability)) as queue:
+        assert (queue.slot_wait_seconds > 0) == (durability == "power")

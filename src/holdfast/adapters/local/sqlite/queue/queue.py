@@ -70,6 +70,7 @@ _MAX_DETAIL = 8000  # characters of a traceback, enough to act on
 _MAX_REASON = 2000
 _SEEN_INTERVAL_MS = 10_000
 _TAKE_OVER_INTERVAL_MS = 250  # while there are always messages that are due
+_SLOT_WAIT_SECONDS = 0.002  # about as long as a commit that waits for the disk
 _TAKEN_AWAY = "another worker took the message over, or an operator cancelled it"
 
 _PUSH = """
@@ -160,6 +161,9 @@ class SQLiteQueue(QueueManager[M]):
             events=events,
         )
         self.dedupe = dedupe
+        if durability == "power":
+            # A claim waits for the disk, so slots that are free at the same time share one.
+            self.slot_wait_seconds = _SLOT_WAIT_SECONDS
         self._lease_ms = ceil(lease_seconds * 1000)
         self._codec: MessageCodec[M] = MessageCodec(model)
         if not create:
