@@ -20,6 +20,7 @@ from support.cli.commands import (
     Ran,
     clean_env,
     command,
+    eventually,
     real,
     require_one_line,
     start,
@@ -197,7 +198,9 @@ def test_sigterm_lets_running_work_finish(cli: Cli, sqs: Sqs, queue: str) -> Non
     cli("push", f"sqs:{queue}", '{"id": "a"}')
     worker = start_worker(cli.folder, sqs, queue, "tasks:slow")
     try:
-        assert log_contains(worker, b"claimed")
+        # A message that is claimed, but not started, would be given back.
+        effects = cli.folder / "effects"
+        eventually(lambda: effects.exists() and "started a" in effects.read_text())
         worker.send_signal(signal.SIGTERM)
         assert log_contains(worker, b"draining")
         (cli.folder / "finish").touch()

@@ -159,6 +159,7 @@ def test_make_demo_passes_the_kind_of_queue() -> None:
         shown = subprocess.run(
             ["make", "--dry-run", "demo", *variables],
             cwd=ROOT,
+            env={"PATH": os.environ["PATH"]},  # not that of a make that runs the tests
             capture_output=True,
             text=True,
             check=True,
