@@ -31,7 +31,7 @@ def ignore_progress(count: int) -> None:
 
 
 class QueueManager(ABC, Generic[M]):
-    """The contract of all queues: files, SQS and memory.
+    """The contract of all queues: files, SQLite, SQS and memory.
 
     Threads may share a queue. `ack`, `nack`, `release` and `dead_letter` settle a polled
     message. They raise NotLeased if the message has no lease. They raise LeaseLost, and

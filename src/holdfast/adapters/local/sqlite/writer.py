@@ -147,7 +147,7 @@ class Writer:
     def _wait_for_turn(self, call: _Call[Any]) -> None:
         if self._turn.acquire(timeout=self._busy_seconds):
             return
-        # Its thread has it if it cannot be withdrawn: the end is near.
+        # If it cannot be withdrawn, another thread is running it and will soon be done.
         if self._withdraw(call) or not self._turn.acquire(timeout=self._busy_seconds):
             raise self._too_slow()
 
