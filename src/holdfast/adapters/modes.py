@@ -6,6 +6,7 @@ files. Files that a group shares get their mode after they are made. (The umask 
 changed, because it belongs to the whole process, and other threads would make files with it.)
 """
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -33,10 +34,23 @@ def get_access(folder: os.stat_result) -> Access:
 
 
 def make_folders(folder: Path, access: Access = "private") -> None:
-    """Make a folder and its missing parents; leave existing folders unchanged."""
+    """Make a folder and its missing parents; leave existing folders unchanged.
+
+    Raises OSError, whose text names what is in a folder's place.
+    """
     missing = [level for level in (folder, *folder.parents) if not level.is_dir()]
     for level in reversed(missing):
+        require_no_file(level)
         level.mkdir(MODES[access].folder, exist_ok=True)
         if access == "group":
             with suppress(PermissionError):  # another user made it first and sets its mode
                 level.chmod(MODES[access].folder)
+
+
+def require_no_file(folder: Path) -> None:
+    """Raise NotADirectoryError if the path of a folder, or a part of it, is a file."""
+    for level in (folder, *folder.parents):
+        if level.is_dir():
+            return
+        if os.path.lexists(level):
+            raise NotADirectoryError(errno.ENOTDIR, f"{str(level)!r} is not a folder", str(level))

@@ -58,9 +58,9 @@ def _list_folder(path: str, data_dir: str) -> Iterator[ListedQueue]:
 
     root = Path(path or data_dir)
     if not root.is_dir():
-        raise QueueUnavailable(
-            f"there is no data folder {str(root)!r}: check the path, or push to a queue first"
-        )
+        shown = repr(str(root))
+        problem = f"{shown} is a file" if root.exists() else f"there is no data folder {shown}"
+        raise QueueUnavailable(f"{problem}: check the path, or push to a queue first")
     for folder in sorted(root.glob("queues/*/*/pending")):
         campaign, queue = folder.parent.parts[-2:]
         name = f"{campaign}/{queue}"

@@ -46,6 +46,10 @@ class QueueUnavailable(HoldfastError):
     """The queue cannot be reached or written right now. Nothing was changed."""
 
 
+class QueueNotFound(QueueUnavailable):
+    """The queue does not exist yet. Nothing was changed."""
+
+
 class StoreUnavailable(HoldfastError):
     """The store of jobs or conversations did not respond.
 

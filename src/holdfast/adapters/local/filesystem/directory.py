@@ -316,9 +316,11 @@ def is_folder(status: os.stat_result) -> bool:
 
 
 def _make_folder_error(path: str, status: os.stat_result | None) -> OSError:
-    is_link = status is not None and stat.S_ISLNK(status.st_mode)
-    code = errno.ELOOP if is_link else errno.ENOTDIR
-    return OSError(code, os.strerror(code), path)
+    if status is None:
+        return NotADirectoryError(errno.ENOTDIR, f"its folder {path!r} is gone", path)
+    if stat.S_ISLNK(status.st_mode):
+        return OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+    return NotADirectoryError(errno.ENOTDIR, f"{path!r} is not a folder", path)
 
 
 _REMEDIES = {
@@ -329,8 +331,7 @@ _REMEDIES = {
     errno.EPERM: "not permitted: check owner and mode of the folder (`holdfast doctor`)",
     errno.EXDEV: "its folders are on different filesystems, so nothing can be renamed "
     "between them: put the whole queue on one",
-    errno.ENOTDIR: "one of its folders is gone, or something else is in its place: put it "
-    "back, or push to make it again (`holdfast doctor` names it)",
+    errno.ENOTDIR: "{text}: put a folder there; a push makes a missing one again",
     errno.ELOOP: "{path!r} in it is a symbolic link, which would lead messages out of the "
     "queue: put a folder in its place",
     errno.EMFILE: "too many open files: raise the limit (ulimit -n)",

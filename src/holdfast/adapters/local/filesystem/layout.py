@@ -6,8 +6,8 @@ from pathlib import Path
 
 from holdfast.adapters.local.filesystem.directory import QueueDirectory, to_queue_unavailable
 from holdfast.adapters.local.filesystem.fsops import FsOps
-from holdfast.adapters.modes import MODES, Access, get_access, make_folders
-from holdfast.core.errors import ConfigError, QueueUnavailable
+from holdfast.adapters.modes import MODES, Access, get_access, make_folders, require_no_file
+from holdfast.core.errors import ConfigError, QueueNotFound
 from holdfast.core.urls import check_name
 
 FOLDERS = (
@@ -34,8 +34,8 @@ def open_directory(
     """Open a queue's folder, and make it if `create` is True.
 
     `access` applies to a folder that is made now; an existing one keeps its mode. Raises
-    QueueUnavailable if the folder is missing or cannot be made, and ConfigError if it is
-    private but `access` is "group".
+    QueueNotFound if the folder is missing, QueueUnavailable if it cannot be made, and
+    ConfigError if it is private but `access` is "group".
     """
     try:
         if (folder / "pending").is_dir():
@@ -43,7 +43,8 @@ def open_directory(
         elif create:
             _make_queue_folder(folder, access)
         else:
-            raise QueueUnavailable(
+            require_no_file(folder)
+            raise QueueNotFound(
                 f"there is no queue at {str(folder)!r}: check the name, or push to it first"
             )
         directory = QueueDirectory(folder, fs, durable=durable)

@@ -39,6 +39,7 @@ from holdfast.core.errors import (
     MalformedMessage,
     MessageTooLarge,
     NewerSchema,
+    QueueNotFound,
     QueueUnavailable,
 )
 from holdfast.core.events import Events
@@ -126,7 +127,7 @@ class SQLiteQueue(QueueManager[M]):
     `durability="process"` survives kill -9 of any process. `"power"` also survives a power
     cut. `dedupe=True`: an id that is pending, leased or completed is not pushed twice.
     `access="group"`: a file that is created now is shared with the group of its folder.
-    With `create=False` a missing queue is not created; it raises QueueUnavailable.
+    With `create=False` a missing queue is not created; it raises QueueNotFound.
     `machine_clock` is the clock that the processes of the machine share, if a test gives this
     worker a clock of its own.
     """
@@ -554,7 +555,7 @@ def _require_file(path: Path) -> None:
     with suppress(PermissionError):  # opening the file reports it
         if path.exists() and path.stat().st_size:
             return
-        raise QueueUnavailable(
+        raise QueueNotFound(
             f"there is no queue at {str(path)!r}: check the name, or push to it first"
         )
 
@@ -569,7 +570,7 @@ def _find_queue(database: Database, name: str, *, create: bool) -> int:
         rows = database.query(find, (name,))
     if not rows:
         path = str(database.path)
-        raise QueueUnavailable(
+        raise QueueNotFound(
             f"there is no queue {name!r} in {path!r}: check the name, or push to it first"
         )
     return int(rows[0]["queue_no"])
