@@ -19,9 +19,10 @@ from holdfast.conversations.ports import ConversationStore, ProviderSource
 from holdfast.conversations.replies import ProviderResolver
 from holdfast.core.checks import CheckResult, ok, warn
 from holdfast.core.clock import Clock
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, QueueNotFound
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import AnyMessage
+from holdfast.core.text import format_count
 from holdfast.core.urls import QUEUES, parse_url
 from holdfast.doctor.runner import CheckFailed, require_valid_settings, run_checks
 from holdfast.doctor.stores import check_chat_tables, check_store
@@ -139,14 +140,16 @@ def _check_messages(
     ages = [now - waiting.oldest_staged_at for waiting in store.waiting()]
     if late := sum(age > policy.max_wait_seconds + policy.grace_seconds for age in ages):
         yield warn(
-            f"{late} conversations wait for a reply, the longest for {max(ages):.0f} s",
+            f"{format_count(late, 'conversation')} waiting for a reply, the longest for "
+            f"{max(ages):.0f} s",
             "check that `holdfast chat work` or the Lambda function is running",
             check="waiting",
         )
     else:
-        yield ok(f"{len(ages)} conversations, none for too long", check="waiting")
+        waiting = format_count(len(ages), "conversation")
+        yield ok(f"{waiting}, none for too long", check="waiting")
     if parked := sum(1 for _ in store.parked()):
-        text = f"{parked} parked batches wait for an operator"
+        text = f"{format_count(parked, 'batch', 'batches')} waiting for an operator"
         yield warn(text, "`holdfast chat parked` shows why", check="parked")
     else:
         yield ok("nothing", check="parked")
@@ -171,12 +174,15 @@ def _check_local_queue(wiring: ChatWiring, url: str) -> Iterator[CheckResult]:
     try:
         with require_valid_settings(), wiring.open_queue(url) as queue:
             stats = queue.stats()
-    except HoldfastError:
+    except QueueNotFound:
         yield ok(f"{url} does not exist yet; the first message creates it")
         return
+    except HoldfastError as error:
+        raise CheckFailed(str(error), f"`holdfast doctor {url}` checks it in detail") from error
     yield ok(f"{url}: {stats.ready} ready, {stats.delayed} delayed")
     if stats.failed:
-        yield warn(f"{stats.failed} dead letters", f"`holdfast dead list {url}` shows why")
+        letters = format_count(stats.failed, "dead letter")
+        yield warn(letters, f"`holdfast dead list {url}` shows why")
 
 
 # -- profiles

@@ -13,6 +13,7 @@ from holdfast.config.heartbeat import read_heartbeat_settings
 from holdfast.core.checks import CheckResult, fail, ok, warn
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
+from holdfast.core.text import format_count
 from holdfast.core.urls import TARGETS, parse_url
 from holdfast.doctor.runner import (
     CheckFailed,
@@ -116,13 +117,15 @@ def _check_jobs(active: list[ExportJob], now: float) -> Iterator[CheckResult]:
     yield ok(f"{len(active)} active, {with_token} of them with a task token", check="jobs")
     if pending := sum(job.callback.state is CallbackState.PENDING for job in active):
         yield warn(
-            f"{pending} jobs are decided, but their result has not reached Step Functions",
+            f"{format_count(pending, 'decided job')} whose result has not reached Step "
+            "Functions",
             "run a service that can reach it, with `holdfast export serve`",
             check="callbacks",
         )
     if unmoved := sum(now - job.last_progress_at > _QUIET_SECONDS for job in active):
         yield warn(
-            f"{unmoved} active jobs have not moved for {_QUIET_SECONDS / 60:g} minutes",
+            f"{format_count(unmoved, 'active job')} without progress for "
+            f"{_QUIET_SECONDS / 60:g} minutes",
             "`holdfast export list` shows them; check that a service is running",
             check="progress",
         )

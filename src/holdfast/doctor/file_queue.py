@@ -29,6 +29,7 @@ from holdfast.adapters.local.filesystem.workers import WorkerRegistry
 from holdfast.adapters.modes import get_access
 from holdfast.core.checks import CheckResult, fail, ok, warn
 from holdfast.core.clock import Clock
+from holdfast.core.text import format_count
 from holdfast.doctor.filesystem import FILESYSTEM, PROBES, FileQueue
 from holdfast.doctor.runner import run_checks
 from holdfast.doctor.workers import judge_workers
@@ -149,8 +150,9 @@ def _check_unreadable(folder: Path) -> Iterator[CheckResult]:
     inner = ("leased", "workers", "pending", "completed")
     if closed := [path for name in inner for path in _list_closed(folder / name)]:
         yield fail(
-            f"this user cannot use {len(closed)} files or folders of other users, for example "
-            f"{closed[0]!r}; workers skip them",
+            "this user cannot use "
+            f"{format_count(len(closed), 'file or folder', 'files or folders')} of other "
+            f"users, for example {closed[0]!r}; workers skip them",
             f"run all workers as one user, or share the queue: {format_share_command(folder)}",
         )
 
@@ -231,7 +233,8 @@ def check_leftovers(contents: QueueContents) -> Iterator[CheckResult]:
     statuses = [directory.stat(f"tmp/{name}") for name in directory.list("tmp")]
     if old := sum(1 for status in statuses if status and status.st_mtime < before):
         yield warn(
-            f"{old} files in tmp/ of killed pushes, none of which was reported as pushed",
+            f"{format_count(old, 'file')} in tmp/ of killed pushes, which were not reported as "
+            "pushed",
             "`holdfast purge --older-than 30d` and every starting worker remove them",
         )
 

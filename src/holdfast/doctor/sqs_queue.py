@@ -18,6 +18,7 @@ from holdfast.config.queue import SqsSettings
 from holdfast.core.checks import CheckResult, fail, grade, ok, warn
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import HoldfastError
+from holdfast.core.text import format_count
 from holdfast.doctor.event_sources import check_event_sources
 from holdfast.doctor.runner import CheckFailed, run_checks
 
@@ -132,7 +133,8 @@ def check_length(queue: SqsQueue) -> Iterator[CheckResult]:
     """Report the queue's type and its length."""
     kind = "FIFO" if queue.attributes.is_fifo else "standard"
     waiting = queue.attributes.number("ApproximateNumberOfMessages")
-    yield ok(f"{queue.attributes.name} exists: {kind}, about {waiting:,} messages waiting")
+    messages = format_count(waiting, "message")
+    yield ok(f"{queue.attributes.name} exists: {kind}, about {messages} waiting")
 
 
 def check_encryption(queue: SqsQueue) -> Iterator[CheckResult]:
@@ -203,8 +205,8 @@ def check_redrive_policy(queue: SqsQueue) -> Iterator[CheckResult]:
     receives, attempts = queue.attributes.max_receives, queue.settings.max_attempts
     if receives is None:
         yield fail(
-            f"none: Holdfast's workers give up after {attempts} attempts, but other "
-            "receivers try forever",
+            "none: Holdfast's workers give up after "
+            f"{format_count(attempts, 'attempt')}, but other receivers try forever",
             "give the queue a RedrivePolicy with a dead-letter queue and a maxReceiveCount of "
             f"{attempts + 1} or more",
         )
@@ -221,7 +223,8 @@ def check_redrive_policy(queue: SqsQueue) -> Iterator[CheckResult]:
             f"set maxReceiveCount to {attempts + 1} or more, or lower max_attempts",
         )
     else:
-        yield ok(f"after {receives} receives; Holdfast gives up after {attempts} attempts")
+        gives_up = f"Holdfast gives up after {format_count(attempts, 'attempt')}"
+        yield ok(f"after {receives} receives; {gives_up}")
 
 
 # -- dead letters
@@ -331,7 +334,7 @@ def check_in_flight(queue: SqsQueue) -> Iterator[CheckResult]:
     is_near = count >= _WARN_IN_FLIGHT
     limit = f"; at {MAX_IN_FLIGHT:,} SQS delivers no more" if is_near else ""
     yield grade(
-        f"about {count:,} messages are in flight{limit}",
+        f"about {format_count(count, 'message')} in flight{limit}",
         "find out which workers hold them: nacks with long delays and messages that were "
         "left to expire count as well",
         fails=count >= MAX_IN_FLIGHT,

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from holdfast.core.checks import CheckResult, ok, warn
 from holdfast.core.clock import to_utc
 from holdfast.core.queue.manager import QueueStats
+from holdfast.core.text import format_count
 
 _QUIET_SECONDS = 60.0  # workers mark themselves as seen every ten seconds
 
@@ -18,9 +19,9 @@ def judge_workers(stats: QueueStats, seen: float | None, now: float) -> Iterator
     since = f"last seen {to_utc(seen):%Y-%m-%d %H:%M:%S} UTC" if seen else "none seen yet"
     if (stats.expired or stats.ready) and is_quiet:
         yield warn(
-            f"{stats.ready} messages wait and {stats.expired} leases have run out, but no "
-            f"worker polls ({since})",
+            f"{format_count(stats.ready, 'message')} waiting and "
+            f"{format_count(stats.expired, 'expired lease')}, but no worker polls ({since})",
             "start one: `holdfast work QUEUE MODULE:HANDLER`",
         )
     else:
-        yield ok(f"{stats.leased} messages held, {stats.ready} waiting")
+        yield ok(f"{format_count(stats.leased, 'message')} held, {stats.ready:,} waiting")

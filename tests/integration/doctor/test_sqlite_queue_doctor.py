@@ -63,7 +63,7 @@ def test_a_healthy_queue_passes_every_check(queue: SQLiteQueue[AnyMessage], path
         "filesystem", "space", "access", "permissions", "schema", "log", "integrity",
         "workers", "dead letters", "clock",
     ]  # fmt: skip
-    assert results["workers"].found == "1 messages held, 0 waiting"
+    assert results["workers"].found == "1 message held, 0 waiting"
 
 
 def test_every_result_that_is_not_ok_has_a_remedy(tmp_path: Path, path: Path) -> None:
@@ -99,7 +99,7 @@ def test_the_log_that_a_killed_process_left_is_read_and_kept(path: Path) -> None
     before = read_files(path.parent)
     assert before["work.db-wal"]
     results = examine(path)
-    assert "9 messages wait" in results["workers"].found
+    assert "9 messages waiting" in results["workers"].found
     after = read_files(path.parent)
     assert {**after, "work.db-shm": b""} == {**before, "work.db-shm": b""}
     assert SQLiteQueue(path, queue="q").stats().ready == 9  # type: ignore[var-annotated]
@@ -110,7 +110,7 @@ def test_a_link_to_a_file_in_use_is_read_with_its_log(path: Path, tmp_path: Path
     with SQLiteQueue(path, queue="q") as queue:
         queue.push(AnyMessage())  # type: ignore[arg-type]
         results = examine(tmp_path / "link.db")
-    assert "1 messages wait" in results["workers"].found
+    assert "1 message waiting" in results["workers"].found
     assert "work.db-wal 0600" in results["access"].found
     assert sorted(file.name for file in tmp_path.iterdir()) == ["link.db", "new"]
 
@@ -310,7 +310,7 @@ def test_work_without_a_worker_and_dead_letters_are_reported(path: Path) -> None
         queue.dead_letter(first, "no use")
         clock.advance(61.0)
         results = examine(path, clock=clock)
-    assert "2 messages wait and 1 leases have run out" in results["workers"].found
+    assert "2 messages waiting and 1 expired lease" in results["workers"].found
     assert results["workers"].level is CheckLevel.WARN
     assert results["dead letters"].level is CheckLevel.WARN
     assert results["clock"].level is CheckLevel.OK

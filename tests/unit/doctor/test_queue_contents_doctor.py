@@ -51,7 +51,7 @@ def test_leftovers_of_killed_pushes_are_counted_once_they_are_old(
         (queue.folder / "tmp" / name).write_text("{")
     os.utime(queue.folder / "tmp" / "old", (0, 0))
     [result] = look_inside(queue.folder)["leftovers"]
-    assert "1 files in tmp/" in result.found
+    assert "1 file in tmp/" in result.found
 
 
 class Manual:
@@ -88,7 +88,7 @@ def test_expired_leases_without_a_polling_worker_are_reported(manual: Manual) ->
     manual.clock.advance(300)
     result = manual.workers()
     assert result.level is CheckLevel.WARN
-    assert "1 leases have run out" in result.found
+    assert "1 expired lease" in result.found
     assert "holdfast work" in result.remedy
     manual.seen_now()  # a worker was seen, which will take over
     assert manual.workers().level is CheckLevel.OK
