@@ -68,11 +68,10 @@ def explain_aws_errors(problem: str, *, denied: str, otherwise: str) -> Iterator
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
-    from holdfast.adapters.aws.errors import DENIED, get_error_code
+    from holdfast.adapters.aws.errors import DENIED, describe_cause, get_error_code
 
     try:
         yield
     except (BotoCoreError, ClientError) as error:
-        code = get_error_code(error) or type(error).__name__
-        remedy = denied if code in DENIED else otherwise
-        raise CheckFailed(f"{problem} ({code})", remedy) from error
+        remedy = denied if get_error_code(error) in DENIED else otherwise
+        raise CheckFailed(f"{problem} ({describe_cause(error)})", remedy) from error

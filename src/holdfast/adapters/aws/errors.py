@@ -5,6 +5,7 @@ service says that the sender is at fault, and as an outage otherwise.
 """
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from holdfast.core.errors import ConfigError, HoldfastError, QueueUnavailable
 
@@ -69,6 +70,19 @@ def get_error_code(error: BaseException) -> str:
     return str(details.get("Code", ""))
 
 
+def describe_cause(error: BaseException) -> str:
+    """Return the service's error code, or else the kind of error and its endpoint.
+
+    Of the endpoint's URL only the server is shown, because a query may hold a signature.
+    """
+    if code := get_error_code(error):
+        return code
+    kind = type(error).__name__
+    url = urlsplit(str(getattr(error, "kwargs", {}).get("endpoint_url", "")))
+    server = url.netloc.rpartition("@")[2]
+    return f"{kind}: no response from {url.scheme}://{server}" if server else kind
+
+
 def get_cause_code(error: BaseException) -> str:
     """Return the service's code of an error that `translate_error` made."""
     return get_error_code(error.__cause__ or error)
@@ -112,7 +126,7 @@ def translate_error(subject: str, error: BaseException) -> HoldfastError:
     if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
         return ConfigError(f"{subject}: no AWS credentials found: set a profile or a role")
     if is_transient(error):
-        return QueueUnavailable(f"{subject}: {code or type(error).__name__}")
+        return QueueUnavailable(f"{subject}: {describe_cause(error)}")
     # If this were reported as an outage, callers would repeat the call for as long as a
     # lease can be held, which is twelve hours.
     return ConfigError(f"{subject}: the request was refused ({code}), repeating it cannot help")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.adapters.aws.clients import make_fail_fast_client
-from holdfast.adapters.aws.errors import get_error_code, get_http_status
+from holdfast.adapters.aws.errors import describe_cause, get_error_code, get_http_status
 from holdfast.core.errors import HoldfastError
 from holdfast.jobs.errors import CallbackRefused, CallbackUnclear, TokenClosed
 from holdfast.jobs.model import TaskToken
@@ -104,8 +104,10 @@ def translate_error(name: str, error: BaseException) -> HoldfastError:
     if code and get_http_status(error) < 500:
         return CallbackRefused(f"Step Functions refused {name} ({code})")
     if kind in _NEVER_SENT:
-        return CallbackRefused(f"{name} never reached Step Functions ({kind})")
-    return CallbackUnclear(f"Step Functions did not respond to {name} ({code or kind})")
+        return CallbackRefused(f"{name} never reached Step Functions ({describe_cause(error)})")
+    return CallbackUnclear(
+        f"Step Functions did not respond to {name} ({describe_cause(error)})"
+    )
 
 
 def truncate_text(text: str, max_chars: int) -> str:

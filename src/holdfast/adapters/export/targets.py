@@ -244,11 +244,10 @@ def _split_url(url: str) -> tuple[str, str]:
 
 
 def _to_read_error(url: str, error: Exception) -> Exception:
-    code = errors.get_error_code(error) or type(error).__name__
-    if code in ("NoSuchKey", "404"):
+    if errors.get_error_code(error) in ("NoSuchKey", "404"):
         return FileNotFoundError(f"{url} does not exist")
     kind = StoreUnavailable if _is_transient(error) else InvalidJob
-    return kind(f"{url} cannot be read: S3 responded {code}")
+    return kind(f"{url} cannot be read: S3 failed ({errors.describe_cause(error)})")
 
 
 def _encode_base64(digest: bytes) -> str:
@@ -256,8 +255,7 @@ def _encode_base64(digest: bytes) -> str:
 
 
 def _to_task_error(key: str, error: Exception) -> TaskError:
-    code = errors.get_error_code(error) or type(error).__name__
-    text = f"{key}: S3 responded {code}"
+    text = f"{key}: S3 failed ({errors.describe_cause(error)})"
     return TaskError("UploadFailed", text, retryable=_is_transient(error), keep=True)
 
 

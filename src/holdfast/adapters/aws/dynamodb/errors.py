@@ -8,6 +8,7 @@ from holdfast.adapters.aws.errors import (
     BAD_CREDENTIALS,
     DENIED,
     TRANSIENT,
+    describe_cause,
     get_error_code,
     get_http_status,
 )
@@ -67,7 +68,7 @@ def explain_error(operation: str, error: BaseException, tables_command: str) -> 
         return ConfigError(
             f"DynamoDB {operation} has invalid parameters: check the table names"
         )
-    return StoreUnavailable(f"DynamoDB {operation}: {code or kind}")
+    return StoreUnavailable(f"DynamoDB {operation}: {describe_cause(error)}")
 
 
 def to_api_name(operation: str) -> str:

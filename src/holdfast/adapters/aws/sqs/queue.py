@@ -382,6 +382,11 @@ class SQSQueue(QueueManager[M]):
 
     def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
         """Yield dead letters. Raises Unsupported for any other state."""
+        if state is MessageState.COMPLETED:
+            raise Unsupported(
+                "SQS deletes completed messages, so they can be neither listed nor counted; "
+                "the workers' logs and metrics count them"
+            )
         if state is not MessageState.FAILED:
             raise Unsupported(
                 f"SQS cannot list {state.value} messages: `holdfast status` counts them, "

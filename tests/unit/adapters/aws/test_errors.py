@@ -1,0 +1,40 @@
+"""Errors of AWS calls name the endpoint that did not respond, and nothing secret."""
+
+import pytest
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+)
+
+from holdfast.adapters.aws.errors import describe_cause, translate_error
+from holdfast.core.errors import QueueUnavailable
+
+DENIED = ClientError({"Error": {"Code": "AccessDenied"}}, "SendMessage")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (DENIED, "AccessDenied"),
+        (NoCredentialsError(), "NoCredentialsError"),
+        (
+            EndpointConnectionError(endpoint_url="http://localhost:4566/q?signature=canary"),
+            "EndpointConnectionError: no response from http://localhost:4566",
+        ),
+        (
+            ConnectTimeoutError(endpoint_url="https://user:canary@sqs.example/"),
+            "ConnectTimeoutError: no response from https://sqs.example",
+        ),
+    ],
+)
+def test_the_cause_is_the_code_or_the_endpoint(error: BotoCoreError, text: str) -> None:
+    assert describe_cause(error) == text
+
+
+def test_an_unreachable_queue_names_its_endpoint() -> None:
+    error = translate_error("queue 'sqs:q'", EndpointConnectionError(endpoint_url="http://x:1"))
+    assert isinstance(error, QueueUnavailable)
+    assert str(error).endswith("no response from http://x:1")
