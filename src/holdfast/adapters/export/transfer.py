@@ -31,7 +31,7 @@ from holdfast.adapters.export import errors
 from holdfast.adapters.export.cancellation import RunningDownload
 from holdfast.adapters.export.errors import TaskError
 from holdfast.adapters.export.response_head import HeadReader, ResponseHead, make_bad_response
-from holdfast.adapters.export.url_guard import CheckedUrl, UrlGuard
+from holdfast.adapters.export.url_guard import CheckedUrl, UrlGuard, explain_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +76,7 @@ class DownloadRequest:
         self._reader = HeadReader()
         self._error: BaseException | None = None
         self._has_allowed = False
-        self._has_refused = False
+        self._refused_address: str | None = None
         self._error_page_bytes = 0
         self._opened: list[socket.socket] = []
         self._kept_fd = -1  # the connection that libcurl may use again
@@ -108,14 +108,14 @@ class DownloadRequest:
 
     def _open_socket(self, _purpose: int, address: Any) -> Any:
         try:
-            if address.family in (socket.AF_INET, socket.AF_INET6):
-                host, port = address.addr[:2]
-                if self._guard.can_connect(self._checked_url, host, port):
-                    self._has_allowed = True
-                    opened = socket.socket(address.family, address.socktype, address.protocol)
-                    self._opened.append(opened)  # pycurl works with a duplicate of it
-                    return opened
-            self._has_refused = True
+            is_ip = address.family in (socket.AF_INET, socket.AF_INET6)
+            host, port = address.addr[:2] if is_ip else ("", 0)
+            if self._guard.can_connect(self._checked_url, host, port):
+                self._has_allowed = True
+                opened = socket.socket(address.family, address.socktype, address.protocol)
+                self._opened.append(opened)  # pycurl works with a duplicate of it
+                return opened
+            self._refused_address = host
         except Exception as error:
             self._error = error
         return pycurl.SOCKET_BAD
@@ -177,11 +177,8 @@ class DownloadRequest:
         response, host = self._reader.head, self._checked_url.origin
         if response is not None and response.status not in _BODY_STATUSES:
             return response
-        if number and self._has_refused and not self._has_allowed:
-            text = (
-                "its address is private or special; allow the host, unless it is a service "
-                "of the cloud"
-            )
+        if number and self._refused_address is not None and not self._has_allowed:
+            text = explain_refusal(self._checked_url, self._refused_address)
             raise TaskError("AddressRefused", f"{host}: {text}")
         if number or response is None:
             raise errors.from_curl_code(host, number or pycurl.E_GOT_NOTHING)

@@ -170,6 +170,18 @@ class UrlGuard:
         return (name, None) in self._names or (name, checked_url.port) in self._names
 
 
+def explain_refusal(checked_url: CheckedUrl, address: str) -> str:
+    """Return why the guard refused an address of this URL, and how to allow it if possible."""
+    ip = parse_address(address)
+    if ip is None or is_host_service(ip):
+        return "its address is a service of the cloud or no IP address, which is never allowed"
+    scope, host = classify_address(ip), checked_url.host
+    if scope is not AddressScope.PRIVATE:  # only the address itself can be allowed
+        host = str(unwrap_ipv4(ip))
+    host = f"[{host}]" if ":" in host else host
+    return f"its address is {scope.value}; allow it with --allow-host {host}:{checked_url.port}"
+
+
 def _split_port(entry: str) -> tuple[str, int | None]:
     text, colon, port = entry.rpartition(":")
     if colon and port.isdecimal() and (":" not in text or text.endswith("]")):

@@ -19,7 +19,7 @@ from holdfast.adapters.export.ip_policy import (
     parse_address,
 )
 from holdfast.adapters.export.response_head import HeadReader, ResponseHead
-from holdfast.adapters.export.url_guard import UrlGuard, parse_url
+from holdfast.adapters.export.url_guard import UrlGuard, explain_refusal, parse_url
 from holdfast.adapters.export.work import RetryCounter
 from holdfast.core.errors import ConfigError
 
@@ -318,3 +318,29 @@ def test_a_head_of_any_bytes_is_read_or_refused(lines: list[bytes]) -> None:
     if answer is not None:
         for name in ("validator", "range", "is_encoded", "is_chunked"):
             getattr(answer, name)
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "allow"),
+    [
+        ("http://localhost:8080/a", "127.0.0.1", "localhost:8080"),
+        ("https://intranet/a", "::1", "intranet:443"),
+        ("http://[::1]/a", "::1", "[::1]:80"),
+        ("http://old.example/a", "192.0.2.1", "192.0.2.1:80"),
+        ("http://old.example/a", "::ffff:192.0.2.1", "192.0.2.1:80"),
+    ],
+)
+def test_a_refusal_names_the_option_that_allows_the_address(
+    url: str, address: str, allow: str
+) -> None:
+    checked_url = parse_url(url)
+    assert explain_refusal(checked_url, address).endswith(f"--allow-host {allow}")
+    closed = UrlGuard(allow_private=False)
+    opened = UrlGuard(allow_private=False, allow_hosts=[allow])
+    assert not closed.can_connect(checked_url, address, checked_url.port)
+    assert opened.can_connect(checked_url, address, checked_url.port)
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "fd00:ec2::254", "", "/a/socket"])
+def test_what_can_never_be_allowed_is_not_offered(address: str) -> None:
+    assert "--allow-host" not in explain_refusal(parse_url("http://x/"), address)
