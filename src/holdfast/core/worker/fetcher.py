@@ -29,6 +29,7 @@ _ERROR_BACKOFF = Backoff(first_seconds=0.1, factor=2.0, max_seconds=10.0)
 
 _POLL_SECONDS = 20.0  # the maximum of SQS; other queues return as soon as a message arrives
 _POLL_UNTIL_EMPTY_SECONDS = 0.1
+_GIVE_UP_SECONDS = 60.0  # without a response, if the run ends when the queue is empty
 _EMPTY_CHECK_SECONDS = 0.5  # between two calls of `stats`, which may scan the queue
 
 # A lease that this worker gave up does not run out exactly at its deadline here, because the
@@ -47,6 +48,7 @@ class Fetcher(Generic[M]):
         slots: int = 1,
         stall_seconds: float | None = None,
         until_empty: bool = False,
+        until_done: bool = False,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.closed = False
@@ -56,7 +58,7 @@ class Fetcher(Generic[M]):
         self._in_flight = in_flight
         self._clock, self._events = in_flight.clock, in_flight.events
         self._stall_seconds = stall_seconds
-        self._until_empty = until_empty
+        self._until_empty, self._until_done = until_empty or until_done, until_done
         self._leader = Lock()
         self._ready: deque[M] = deque()
         self._max_batch = min(slots, queue.poll_batch)
@@ -66,6 +68,7 @@ class Fetcher(Generic[M]):
         self._closed_event = Event()
         self._on_close = on_close
         self._next_empty_check_at = 0.0
+        self._reached_at = 0.0  # when the queue last responded, if the run ends by itself
         self._empty_checks = 0
         self._random = Random()
 
@@ -104,8 +107,12 @@ class Fetcher(Generic[M]):
         return self._waiting
 
     def poll(self, limit: int) -> list[M]:
-        """Claim up to `limit` messages as soon as there are any. Return none once closed."""
-        failures = 0
+        """Claim up to `limit` messages as soon as there are any. Return none once closed.
+
+        A run that ends by itself raises the error if the queue cannot be reached for a
+        minute, because it would never see the queue empty. Any other run keeps trying.
+        """
+        failures, self._reached_at = 0, self._clock.monotonic()
         while not self.closed:
             try:
                 polled = self._poll(limit)
@@ -117,7 +124,21 @@ class Fetcher(Generic[M]):
             except Exception as error:  # the disk or network is unavailable and will return
                 failures += 1
                 self.back_off(error, failures)
+                if self._should_give_up():
+                    raise
         return []
+
+    def _should_give_up(self) -> bool:
+        """Return whether a run that ends by itself has waited for the queue for too long.
+
+        It goes on while work runs here, because raising the error would interrupt it.
+        """
+        waited_seconds = self._clock.monotonic() - self._reached_at
+        return (
+            self._until_empty
+            and waited_seconds >= _GIVE_UP_SECONDS
+            and not any(lease.live for lease in self._in_flight.get_leases())
+        )
 
     def back_off(self, error: Exception, failures: int) -> None:
         """Report a transient error and wait: longer each time, and with jitter."""
@@ -160,15 +181,16 @@ class Fetcher(Generic[M]):
 
     def _close_if_empty(self) -> None:
         now = self._clock.monotonic()
-        if (
-            not self._until_empty
-            or self._may_get_messages_back(now)
-            or now < self._next_empty_check_at
-        ):
+        if not self._until_empty or self._may_get_messages_back(now):
+            self._reached_at = now
+            return
+        if now < self._next_empty_check_at:
             return
         self._next_empty_check_at = now + _EMPTY_CHECK_SECONDS
         stats = self._queue.stats()
-        is_empty = stats.ready == stats.delayed == stats.expired == 0
+        self._reached_at = now
+        held = stats.leased if self._until_done else stats.expired
+        is_empty = stats.ready == stats.delayed == held == 0
         self._empty_checks = self._empty_checks + 1 if is_empty else 0
         if self._empty_checks >= self._queue.min_empty_checks:
             self.close()

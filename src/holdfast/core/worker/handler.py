@@ -36,9 +36,10 @@ def inspect_handler(handler: Handler) -> HandlerKind:
 
     Raises ConfigError if it cannot be called with (message, ctx) or (message).
     """
-    name = get_handler_name(handler)
     if not callable(handler):
-        raise ConfigError(f"{name} is a {type(handler).__name__} and cannot be called")
+        kind = type(handler).__name__
+        raise ConfigError(f"a value of type {kind} cannot be called: name a function")
+    name = get_handler_name(handler)
     if inspect.isclass(handler):
         raise ConfigError(f"{name} is a class: name a function or an instance; {_SIGNATURES}")
     code = _unwrap(handler)

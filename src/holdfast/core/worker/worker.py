@@ -113,12 +113,14 @@ class Worker(Generic[M]):
         self._stop_requested = False
         self._stop_now_requested = False
 
-    def run(self, *, until_empty: bool = False) -> WorkerReport:
-        """Handle messages until stopped, or with `until_empty` until the queue is empty.
+    def run(self, *, until_empty: bool = False, until_done: bool = False) -> WorkerReport:
+        """Handle messages until stopped, or until none is left.
 
-        Raises HandlerNotFound if child processes cannot load the handler, and ConfigError if
-        the queue can never be used. In both cases no message was charged an attempt. A
-        worker that was stopped cannot run again.
+        With `until_empty`, messages that other workers hold are not waited for; with
+        `until_done` they are. In both cases the error is raised if the queue cannot be
+        reached for a minute. Raises HandlerNotFound if child processes cannot load the
+        handler, and ConfigError if the queue can never be used. In these two cases no
+        message was charged an attempt. A worker that was stopped cannot run again.
         """
         if not self._running.acquire(blocking=False):
             raise RuntimeError("this worker is running already")
@@ -130,7 +132,7 @@ class Worker(Generic[M]):
             self._queue.check()
             if self._keeper is None:
                 keeper.start()
-            return self._run(keeper, until_empty)
+            return self._run(keeper, until_empty, until_done)
         finally:
             # Stop the keeper last, because leases must outlive the work.
             if self._keeper is None:
@@ -152,10 +154,10 @@ class Worker(Generic[M]):
 
     # -- one run
 
-    def _run(self, keeper: LeaseKeeper, until_empty: bool) -> WorkerReport:
+    def _run(self, keeper: LeaseKeeper, until_empty: bool, until_done: bool) -> WorkerReport:
         name = self._queue.name
         in_flight = InFlight(self._queue, self._events, self._clock)
-        fetcher = self._make_fetcher(keeper, in_flight, until_empty)
+        fetcher = self._make_fetcher(keeper, in_flight, until_empty, until_done)
         runner = self._make_runner(fetcher, in_flight)
         self._events.emit(WorkerStarted(name, self.concurrency, self.isolation))
         try:
@@ -202,7 +204,11 @@ class Worker(Generic[M]):
     # -- components of a run
 
     def _make_fetcher(
-        self, keeper: LeaseKeeper, in_flight: InFlight[M], until_empty: bool
+        self,
+        keeper: LeaseKeeper,
+        in_flight: InFlight[M],
+        until_empty: bool,
+        until_done: bool,
     ) -> Fetcher[M]:
         # The keeper handles only the stall of a thread, by giving up the lease. A process or
         # a coroutine must be ended before another worker may get its message.
@@ -213,6 +219,7 @@ class Worker(Generic[M]):
             slots=self.concurrency,
             stall_seconds=stall_seconds,
             until_empty=until_empty,
+            until_done=until_done,
             on_close=self._wake.set,
         )
 

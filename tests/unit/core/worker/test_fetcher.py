@@ -42,7 +42,11 @@ class Ground:
     """A fetcher with its queue, keeper, clock and events."""
 
     def __init__(
-        self, *, until_empty: bool = False, stall_seconds: float | None = None
+        self,
+        *,
+        until_empty: bool = False,
+        until_done: bool = False,
+        stall_seconds: float | None = None,
     ) -> None:
         self.clock = ManualClock(auto_advance=True)
         self.seen: list[Any] = []
@@ -54,6 +58,7 @@ class Ground:
             self.keeper,
             self.in_flight,
             until_empty=until_empty,
+            until_done=until_done,
             stall_seconds=stall_seconds,
         )
 
@@ -211,7 +216,7 @@ def test_until_empty_calls_stats_rarely() -> None:
 def test_errors_are_not_mistaken_for_an_empty_queue(until_empty: bool) -> None:
     ground = Ground(until_empty=until_empty)
     ground.push("a")
-    ground.queue.errors = [OSError("away")] * 30
+    ground.queue.errors = [OSError("away")] * 9  # for less than a minute
     assert fetch(ground).id == "a"
 
 
@@ -240,3 +245,80 @@ def test_the_next_leader_claims_nothing_for_a_slot_that_has_its_message(
     monkeypatch.setattr(ground.fetcher, "_leader", lock)
     assert {fetch(ground).id, *(message.id for message in others)} == {"a", "b"}
     assert ground.queue.claim_limits == [1, 1]
+
+
+# -- runs that end by themselves
+
+
+def test_until_empty_gives_up_if_the_queue_cannot_be_reached_for_a_minute() -> None:
+    ground = Ground(until_empty=True)
+    ground.queue.errors = [OSError("away")] * 100
+    before = ground.clock.monotonic()
+    with pytest.raises(OSError, match="away"):
+        ground.fetcher.fetch()
+    assert 60.0 <= ground.clock.monotonic() - before <= 71.0
+
+
+def test_the_minute_counts_from_the_last_response() -> None:
+    ground = Ground(until_empty=True)
+    ground.push("later", delay_seconds=150.0)
+    started_at, claim = ground.clock.monotonic(), ground.queue.claim
+
+    def fail_for_a_while(limit: int) -> list[AnyMessage]:
+        if 100.0 <= ground.clock.monotonic() - started_at < 130.0:
+            raise OSError("away")
+        return claim(limit)
+
+    ground.queue.claim = fail_for_a_while
+    assert fetch(ground).id == "later"
+
+
+def test_until_empty_gives_up_if_the_queue_can_never_be_counted() -> None:
+    ground = Ground(until_empty=True)
+
+    def deny() -> Any:
+        raise OSError("denied")
+
+    ground.queue.stats = deny  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="denied"):
+        ground.fetcher.fetch()
+
+
+def test_until_empty_does_not_give_up_while_work_runs_here() -> None:
+    """Raising the error would end the work although the queue may soon be back."""
+    ground = Ground(until_empty=True)
+    ground.push("a")
+    message = fetch(ground)
+    ground.queue.errors = [OSError("away")] * 100
+
+    def finish_late(event: Event) -> None:
+        if isinstance(event, PollFailed) and len(ground.queue.errors) == 50:
+            get_lease(message).lose("too late")
+
+    ground.events.subscribe(finish_late)
+    with pytest.raises(OSError, match="away"):
+        ground.fetcher.fetch()
+    assert len(ground.queue.errors) == 50
+
+
+def test_a_run_without_end_keeps_trying() -> None:
+    ground = Ground()
+    ground.push("a")
+    ground.queue.errors = [OSError("away")] * 100
+    assert fetch(ground).id == "a"
+
+
+def test_until_done_waits_for_messages_that_other_workers_hold() -> None:
+    ground = Ground(until_done=True)
+    ground.push("a")
+    [held] = ground.queue.claim(1)
+    settled_at = ground.clock.monotonic() + 5.0
+
+    def settle_later(limit: int) -> list[AnyMessage]:
+        if ground.clock.monotonic() >= settled_at and get_lease(held).live:
+            ground.queue.ack(held)
+        return []
+
+    ground.queue.claim = settle_later
+    assert ground.fetcher.fetch() is None
+    assert ground.clock.monotonic() >= settled_at
