@@ -144,6 +144,22 @@ def parse_queue_address(path: str, data_dir: str) -> tuple[str, str, str]:
     return root, campaign, queue
 
 
+def find_queue_path(
+    url: str | os.PathLike[str], env: Mapping[str, str] | None = None
+) -> Path | None:
+    """Return the folder or the database of a local queue, or None for any other queue."""
+    parsed = parse_url(os.fspath(url), QUEUES)
+    if parsed.scheme == "sqlite":
+        return split_database_path(parsed.path)[0]
+    if parsed.scheme != "file":
+        return None
+    from holdfast.adapters.local.filesystem.layout import get_queue_folder
+
+    settings = read_settings(QueueSettings, os.environ if env is None else env, parsed.options)
+    root, campaign, queue = parse_queue_address(parsed.path, settings.data_dir)
+    return get_queue_folder(Path(root), campaign, queue)
+
+
 def examine_queue(
     url: str | os.PathLike[str],
     *,

@@ -1,16 +1,20 @@
 """Arguments and options that several commands share: the queue, `--json`, durations."""
 
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 
 import typer
 
+from holdfast.cli.console import info
 from holdfast.cli.errors import UsageError
 from holdfast.cli.formatting import parse_duration
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.urls import find_store_file
+from holdfast.core.urls import QUEUES, find_store_file, parse_url
 
 if TYPE_CHECKING:
     from holdfast.core.queue.manager import QueueManager
@@ -30,7 +34,12 @@ MAX_COUNT = 1_000_000_000  # far more than is ever shown, and every store accept
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Queue = Annotated[str | None, typer.Argument(metavar="QUEUE", help=QUEUE_HELP)]
-QueueAndId = Annotated[list[str] | None, typer.Argument(metavar="QUEUE ID", help=QUEUE_HELP)]
+QueueAndId = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="QUEUE ID", help=f"{QUEUE_HELP} Then the message's id, or the beginning of it."
+    ),
+]
 WithBody = Annotated[bool, typer.Option("--body", help="Show the messages too.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
@@ -50,13 +59,13 @@ def make_concurrency_option(text: str) -> Any:
 
 
 def split_queue_and_rest(words: Sequence[str] | None, min_rest: int) -> tuple[str, list[str]]:
-    """Return the queue and the words after it, of which there must be at least `min_rest`.
+    """Return the queue and the words after it, of which there should be `min_rest`.
 
-    The first word names the queue only if more than `min_rest` words are given. So a command
-    never works on the variable's queue while the user meant another.
+    If the variable is set, the first word names the queue only if more than `min_rest` words
+    are given. So a command never works on the variable's queue while the user meant another.
     """
     given = list(words or ())
-    if len(given) > min_rest:
+    if len(given) > min_rest or (given and not os.environ.get(QUEUE_VARIABLE)):
         return given[0], given[1:]
     return resolve_queue(), given
 
@@ -68,7 +77,8 @@ def split_queue_and_one(
     queue, rest = split_queue_and_rest(words, min_rest=1)
     if len(rest) != 1:
         raise UsageError(
-            f"one {thing} is needed, got {len(rest)}; write it as in `holdfast {example}`"
+            f"one {thing} is needed after the queue, got {len(rest)}; write it as in "
+            f"`holdfast {example}`"
         )
     return queue, rest[0]
 
@@ -94,11 +104,56 @@ def parse_choice(
         raise UsageError(f"{option} must be one of {valid}; got {given!r}") from None
 
 
-def open_manager(queue: str | None, *, create: bool = False) -> "QueueManager[AnyMessage]":
-    """Open the queue, which the caller closes. Read-only commands never create a queue."""
+def open_manager(queue: str | None) -> "QueueManager[AnyMessage]":
+    """Open an existing queue, which the caller closes. Raises UsageError for memory:."""
     from holdfast.bootstrap import open_queue
 
-    return open_queue(resolve_queue(queue), create=create)
+    url = resolve_queue(queue)
+    _refuse_memory(url)
+    return open_queue(url, create=False)
+
+
+def find_new_queue(url: str) -> Path | None:
+    """Return the folder or database of a local queue that does not exist yet, else None.
+
+    Raises UsageError for memory:.
+    """
+    from holdfast.bootstrap.queues import find_queue_path
+
+    _refuse_memory(url)
+    path = find_queue_path(url)
+    return None if path is None or os.path.lexists(path) else path
+
+
+def report_created(new: Path | None) -> None:
+    """Say where a queue was created, because a mistyped name creates one too."""
+    if new is not None:
+        info(f"created the queue {new}")
+
+
+def _refuse_memory(url: str) -> None:
+    if parse_url(url, QUEUES).scheme == "memory":
+        raise UsageError(
+            "a memory: queue ends with its process, so no other command would find its "
+            "messages; use a name (enrich), sqlite:work.db or sqs:NAME"
+        )
+
+
+@contextmanager
+def open_input(path: str) -> Iterator[BinaryIO]:
+    """Open a file for reading, or standard input for `-`. Raises UsageError."""
+    if path == STDIN:
+        if sys.stdin is None:
+            raise UsageError("standard input is closed; give a file instead")
+        yield sys.stdin.buffer
+        return
+    file = Path(path)
+    try:
+        stream = file.open("rb")
+    except OSError as error:
+        raise UsageError(f"cannot read {path!r}: {error.strerror}") from None
+    with stream:
+        yield stream
 
 
 def require_store(url: str, missing: str, remedy: str) -> str:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_MIN_CELL_WIDTH = 8
+
 
 def info(text: str) -> None:
     """Write a line to stderr.
@@ -109,13 +111,22 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             typer.echo("\t".join(row))
         return
     from rich import box
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*headings, box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for number, heading in enumerate(headings):
+        # The first column holds ids, which are copied into other commands. They stay on one
+        # line, and all other text is folded, so nothing is cut.
+        table.add_column(heading, no_wrap=number == 0, overflow="fold")
     for row in cleaned:
         table.add_row(*(Text(cell) for cell in row))
-    make_console().print(table)
+    console = make_console()
+    longest = max((cell_len(row[0]) for row in cleaned), default=0)
+    # If the ids leave no room for the rest, the terminal folds the lines.
+    console.width = max(console.width, longest + _MIN_CELL_WIDTH * len(headings))
+    console.print(table)
 
 
 def make_console(*, stderr: bool = False) -> "Console":

@@ -33,8 +33,10 @@ from holdfast.cli.console import (
 )
 from holdfast.cli.errors import NotFound
 from holdfast.cli.formatting import format_duration, format_time
+from holdfast.cli.ids import complete_id, list_message_ids
 from holdfast.cli.search import parse_fields, search_messages
 from holdfast.core.clock import SYSTEM_CLOCK, utc_now
+from holdfast.core.text import format_count
 
 if TYPE_CHECKING:
     from holdfast.core.queue.manager import (
@@ -47,7 +49,8 @@ if TYPE_CHECKING:
     from holdfast.core.queue.message import AnyMessage
 
 _STATES = ("ready", "delayed", "leased", "completed", "failed")
-_ID = ("ID", "explain enrich 4f1c…")  # with an example
+_STORED_STATES = ("pending", "leased", "failed", "completed")
+_ID = ("ID", "explain enrich 4f1c")  # with an example
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class ListOptions:
     def _to_row(self, message: "MessageInfo", with_state: bool, now: datetime) -> list[str]:
         row = [message.id, *([message.state.value] if with_state else [])]
         row += [str(message.attempts), _summarize_message(message, now)]
-        return [*row, json.dumps(message.body, ensure_ascii=False)] if self.body else row
+        return [*row, json.dumps(_get_body(message), ensure_ascii=False)] if self.body else row
 
 
 def status(
@@ -195,7 +198,7 @@ def show(words: QueueAndId = None, as_json: AsJson = False) -> None:
         return
     for message in messages:
         print_facts(islice(_describe_message(message, utc_now()), 2), width=11)
-        print_result(*_format_body(message.body))
+        print_result(*_format_body(_get_body(message)))
 
 
 def explain(words: QueueAndId = None, body: WithBody = False, as_json: AsJson = False) -> None:
@@ -204,10 +207,17 @@ def explain(words: QueueAndId = None, body: WithBody = False, as_json: AsJson = 
 
 
 def _find_messages(words: Sequence[str] | None) -> "list[MessageInfo]":
-    """Return every message with the given id. Raises NotFound if there is none."""
+    """Return every message with the given id, or with the only id that begins with it.
+
+    Raises NotFound, and UsageError if several ids begin with it.
+    """
     queue, message_id = split_queue_and_one(words, *_ID)
     with open_manager(queue) as manager:
-        if messages := manager.find(message_id):
+        messages = manager.find(message_id)
+        if not messages:
+            full = complete_id(message_id, list_message_ids(manager, _STORED_STATES))
+            messages = manager.find(full) if full != message_id else []
+        if messages:
             return messages
         raise NotFound(
             f"there is no message {message_id!r} in {manager.name}: see `holdfast list`; "
@@ -237,12 +247,19 @@ def show_dead_letter(
 def _find_dead_letters(
     manager: "QueueManager[AnyMessage]", message_id: str
 ) -> "list[MessageInfo]":
-    """Return the dead letters with an id. Raises NotFound if there is none."""
+    """Return the dead letters with an id, or with the only id that begins with it.
+
+    Raises NotFound, and UsageError if several ids begin with it.
+    """
     remedy = "see `holdfast dead list`"
     if is_service(manager):
-        messages = [each for each in manager.dead_letters(to_limit(0)) if each.id == message_id]
+        messages = list(manager.dead_letters(to_limit(0)))
+        full = complete_id(message_id, (message.id for message in messages))
+        messages = [message for message in messages if message.id == full]
     elif messages := manager.find(message_id):
         remedy = "`holdfast explain` shows its state"
+    else:
+        messages = manager.find(complete_id(message_id, list_message_ids(manager, ["failed"])))
     letters = [message for message in messages if message.state.value == "failed"]
     if not letters:
         raise NotFound(f"there is no dead letter {message_id!r} in {manager.name}: {remedy}")
@@ -258,9 +275,18 @@ def message_to_json(message: "MessageInfo", *, body: bool, deep: bool = True) ->
     hidden |= set() if deep else {"past", "checkpoint"}
     hidden |= set() if body else {"body"}
     data = {name: value for name, value in asdict(message).items() if name not in hidden}
+    if body:
+        data["body"] = _get_body(message)
     if holder := data["holder"]:
         holder |= {"host": holder["host"] or None, "pid": holder["pid"] or None}
     return {"lease" if name == "holder" else name: value for name, value in data.items()}
+
+
+def _get_body(message: "MessageInfo") -> dict[str, Any] | None:
+    """Return the body with the attempts of the message, which are stored outside of it."""
+    if message.body is None or "attempts" not in message.body:
+        return message.body
+    return {**message.body, "attempts": message.attempts}
 
 
 # -- a message for a terminal
@@ -280,7 +306,7 @@ def _print_descriptions(
         if detail := _find_last_detail(message):
             print_result("detail", *(f"    {line}" for line in detail.splitlines()))
         if body:
-            print_result(*_format_body(message.body))
+            print_result(*_format_body(_get_body(message)))
 
 
 def _format_body(body: dict[str, Any] | None) -> list[str]:
@@ -306,9 +332,7 @@ def _describe_message(message: "MessageInfo", now: datetime) -> Iterator[tuple[s
 
 
 def _format_state(message: "MessageInfo", now: datetime) -> str:
-    tried = {0: "not tried yet", 1: "1 attempt"}.get(
-        message.attempts, f"{message.attempts} attempts"
-    )
+    tried = format_count(message.attempts, "attempt") if message.attempts else "not tried yet"
     match message.state.value:
         case "pending" if message.due_at is not None and message.due_at > now:
             return f"pending, due {format_time(message.due_at, now)}; {tried}"

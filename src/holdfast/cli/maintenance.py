@@ -1,6 +1,7 @@
 """The maintenance commands `cancel`, `purge`, `doctor`, `dead redrive` and `dead drop`."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,15 +25,27 @@ from holdfast.cli.console import (
     strip_control_characters,
 )
 from holdfast.cli.errors import ExitCode, NotFound, UsageError
+from holdfast.cli.ids import complete_message_ids
+from holdfast.core.text import format_count
 from holdfast.core.urls import find_store_file
 
 if TYPE_CHECKING:
     from holdfast.core.checks import CheckResult
 
 CreateTables = Annotated[bool, typer.Option("--create", help="Create the missing tables.")]
-# What ids name, and the command that shows them.
-_DEAD_LETTER = ("dead letter", "holdfast dead list")
-_LIVE_MESSAGE = ("waiting or leased message", "holdfast list")
+
+
+@dataclass(frozen=True, slots=True)
+class _IdKind:
+    """What the ids of a command name, the command that shows them, and their states."""
+
+    thing: str
+    shown_by: str
+    states: tuple[str, ...]
+
+
+_DEAD_LETTER = _IdKind("dead letter", "holdfast dead list", ("failed",))
+_LIVE_MESSAGE = _IdKind("waiting or leased message", "holdfast list", ("pending", "leased"))
 _SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red")}
 
 
@@ -40,6 +53,7 @@ def cancel(words: QueueAndId = None, as_json: AsJson = False) -> None:
     """Make waiting or running messages dead letters, and tell their handlers."""
     queue, ids = _parse_ids(words, _LIVE_MESSAGE)
     with open_manager(queue) as manager:
+        ids = complete_message_ids(manager, ids, _LIVE_MESSAGE.states)
         _apply_to_each("cancelled", ids, manager.cancel, _LIVE_MESSAGE, as_json)
 
 
@@ -78,6 +92,7 @@ def redrive(
                 redriven = manager.redrive(on_progress=meter.advance)
             _print_count("redriven", redriven, [], as_json)
             return
+        ids = complete_message_ids(manager, ids, _DEAD_LETTER.states)
         _apply_to_each("redriven", ids, manager.redrive, _DEAD_LETTER, as_json)
 
 
@@ -85,8 +100,9 @@ def drop(words: QueueAndId = None, yes: Yes = False, as_json: AsJson = False) ->
     """Remove dead letters permanently."""
     queue, ids = _parse_ids(words, _DEAD_LETTER)
     with open_manager(queue) as manager:
+        ids = complete_message_ids(manager, ids, _DEAD_LETTER.states)
         if not yes:
-            letters = "this dead letter" if len(ids) == 1 else f"these {len(ids)} dead letters"
+            letters = format_count(len(ids), "dead letter")
             queue = strip_control_characters(manager.name)
             confirm_drop(f"Permanently drop {letters} of {queue}?")
         _apply_to_each("dropped", ids, manager.drop, _DEAD_LETTER, as_json)
@@ -94,7 +110,7 @@ def drop(words: QueueAndId = None, yes: Yes = False, as_json: AsJson = False) ->
 
 def _parse_choice(words: Sequence[str] | None, everything: bool) -> tuple[str, list[str]]:
     if not everything:
-        return _parse_ids(words, _DEAD_LETTER)
+        return _parse_ids(words, _DEAD_LETTER, ", or --all")
     queue, ids = split_queue_and_rest(words, min_rest=0)
     if ids:
         raise UsageError("ids and --all cannot be combined; give one of them")
@@ -104,12 +120,16 @@ def _parse_choice(words: Sequence[str] | None, everything: bool) -> tuple[str, l
 # -- ids on the command line
 
 
-def _parse_ids(words: Sequence[str] | None, kind: tuple[str, str]) -> tuple[str, list[str]]:
+def _parse_ids(
+    words: Sequence[str] | None, kind: _IdKind, alternative: str = ""
+) -> tuple[str, list[str]]:
     """Return the queue and the ids of messages of that kind, of which there must be one."""
     queue, ids = split_queue_and_rest(words, min_rest=1)
     if not ids:
-        thing, command = kind
-        raise UsageError(f"no id is given: give the ids of {thing}s, which `{command}` shows")
+        raise UsageError(
+            f"no id is given: give the ids of {kind.thing}s, which `{kind.shown_by}` shows"
+            f"{alternative}"
+        )
     return queue, ids
 
 
@@ -117,7 +137,7 @@ def _apply_to_each(
     verb: str,
     ids: list[str],
     action: Callable[[str], int],
-    kind: tuple[str, str],
+    kind: _IdKind,
     as_json: bool,
 ) -> None:
     """Apply the action to each id, and print the total. Raises NotFound for the others."""
@@ -125,8 +145,8 @@ def _apply_to_each(
     missing = [message_id for message_id, count in counts.items() if not count]
     _print_count(verb, sum(counts.values()), missing, as_json)
     if missing:
-        thing, command = kind
-        raise NotFound(f"found no {thing} {', '.join(map(repr, missing))}: see `{command}`")
+        ids_text = ", ".join(map(repr, missing))
+        raise NotFound(f"found no {kind.thing} {ids_text}: see `{kind.shown_by}`")
 
 
 def _print_count(verb: str, count: int, missing: list[str], as_json: bool) -> None:

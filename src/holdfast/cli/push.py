@@ -9,8 +9,9 @@ from holdfast.cli.arguments import (
     QUEUE_HELP,
     STDIN,
     AsJson,
+    find_new_queue,
     make_duration_option,
-    open_manager,
+    report_created,
     resolve_queue,
 )
 from holdfast.cli.console import print_json, print_result
@@ -43,13 +44,17 @@ def push(
     as_json: AsJson = False,
 ) -> None:
     """Push messages. When this has returned, they cannot be lost."""
+    from holdfast.bootstrap import open_queue
     from holdfast.cli.push_input import check_source, open_source, push_all
+    from holdfast.core.queue.message import AnyMessage
 
     queue, texts = _split_queue_and_texts(words or [])
     with open_source(texts, file) as source:
         total = check_source(source, message_id)
-        with open_manager(queue, create=True) as manager:
+        new = find_new_queue(queue)
+        with open_queue(queue, AnyMessage) as manager:
             pushed = push_all(manager, source, total, message_id, delay)
+    report_created(new)
     _report(manager.name, pushed, as_json)
 
 

@@ -10,7 +10,6 @@ were pushed before it. Every refusal names the place, such as "line 7", "item 3"
 import json
 import os
 import stat
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from pydantic import ValidationError
 
-from holdfast.cli.arguments import QUEUE_VARIABLE, STDIN, is_service
+from holdfast.cli.arguments import QUEUE_VARIABLE, STDIN, is_service, open_input
 from holdfast.cli.console import info
 from holdfast.cli.errors import InputRefused, UsageError
 from holdfast.cli.live_view import ProgressMeter
@@ -67,11 +66,10 @@ def open_source(texts: list[str], file: Path | None) -> Iterator[PushSource]:
     if file is not None and texts:
         raise UsageError("--file and JSON cannot be combined; give one of them")
     if texts == [STDIN] or (file is not None and str(file) == STDIN):
-        if sys.stdin is None:
-            raise UsageError("standard input is closed; give JSON or --file instead")
-        yield PushSource("standard input", lambda: _read_stream(sys.stdin.buffer), False)
+        with open_input(STDIN) as stream:
+            yield PushSource("standard input", lambda: _read_stream(stream), False)
     elif file is not None:
-        with _open_file(file) as stream:
+        with open_input(str(file)) as stream:
             yield _make_file_source(str(file), stream)
     elif texts:
         yield PushSource("", lambda: [list(_read_arguments(texts))], True)
@@ -80,16 +78,6 @@ def open_source(texts: list[str], file: Path | None) -> Iterator[PushSource]:
             "no message is given: use a JSON object, --file FILE, or - for standard input; "
             f"the queue comes first, unless {QUEUE_VARIABLE} is set"
         )
-
-
-@contextmanager
-def _open_file(file: Path) -> Iterator[BinaryIO]:
-    try:
-        stream = file.open("rb")
-    except OSError as error:
-        raise UsageError(f"cannot read {str(file)!r}: {error.strerror}") from None
-    with stream:
-        yield stream
 
 
 def _make_file_source(name: str, stream: BinaryIO) -> PushSource:
@@ -151,6 +139,7 @@ def push_all(
     An error says how many messages were pushed before it.
     """
     ids: list[str] = []
+    chunk: list[AnyMessage] = []
     size = _MAX_PER_CALL if is_service(manager) else _BATCH_SIZE
     try:
         with ProgressMeter("pushing", total) as meter:
@@ -162,16 +151,20 @@ def push_all(
     except (InputRefused, QueueUnavailable, MalformedMessage, MessageTooLarge) as error:
         before = f"the {len(ids):,} before it were pushed" if ids else "nothing was pushed"
         if is_service(manager) and isinstance(error, QueueUnavailable | MalformedMessage):
-            # A failed call for several messages may have pushed some or all of them.
-            before = (
-                f"{len(ids):,} were certainly pushed, "
-                f"and perhaps some of the {_MAX_PER_CALL} after them"
-            )
+            before = _describe_uncertain(len(ids), len(chunk))
         raise type(error)(f"{source.describe(error)}; {before}") from error
     except KeyboardInterrupt:
         info(f"{len(ids):,} were pushed")
         raise
     return ids
+
+
+def _describe_uncertain(pushed: int, failed: int) -> str:
+    """Say what is known after a failed call, which may have pushed some of its messages."""
+    if failed == 1:
+        last = "it is unknown whether this message was pushed"
+        return f"the {pushed:,} before it were pushed; {last}" if pushed else last
+    return f"{pushed:,} were certainly pushed, and perhaps some of the {failed} after them"
 
 
 def _push_chunk(

@@ -277,5 +277,5 @@ def build_not_found_error(job_id: str) -> JobNotFound:
 
 
 def shorten_name(name: str) -> str:
-    """Return the name quoted, and cut to 100 characters."""
-    return repr(name if len(name) <= 100 else f"{name[:100]}…")
+    """Return the name quoted. It is cut if it is longer than any id of a job."""
+    return repr(name if len(name) <= 128 else f"{name[:128]}…")

@@ -65,7 +65,7 @@ def test_several_ids_are_cancelled_and_the_others_are_named(cli: Cli, name: str)
 def test_ids_are_needed(cli: Cli, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = cli("cancel", name)
     assert ran.code == 2
-    assert "no queue is given" in require_one_line(ran)
+    assert "no id is given" in require_one_line(ran)
     monkeypatch.setenv("HOLDFAST_QUEUE", name)
     ran = cli("cancel")
     assert ran.code == 2

@@ -64,9 +64,11 @@ def test_the_reference_lists_every_exit_code() -> None:
         (["status", "a", "b"], "unexpected extra argument"),
         (["status", "--jsno"], "--jsno"),
         (["explain"], "no queue is given"),
-        (["explain", "enrich"], "no queue is given"),
-        (["explain", "enrich", "a", "b"], "one ID is needed"),
-        (["work", "enrich", "a:b", "c:d"], "one MODULE:HANDLER is needed"),
+        (["explain", "enrich"], "one ID is needed after the queue, got 0"),
+        (["explain", "enrich", "a", "b"], "one ID is needed after the queue, got 2"),
+        (["work", "enrich", "a:b", "c:d"], "one MODULE:HANDLER is needed after the queue"),
+        (["dead", "redrive", "enrich"], "`holdfast dead list` shows, or --all"),
+        (["dead", "drop", "enrich"], "no id is given: give the ids of dead letters"),
         (["list", "enrich", "--limit=-1"], "--limit"),
         (["demo", "--tasks=1"], "--tasks"),
     ],
@@ -220,7 +222,7 @@ def test_a_bug_says_how_to_see_more() -> None:
 def test_debugging_shows_the_traceback(tmp_path: Path) -> None:
     ran = real(tmp_path, "status", "nosuch", env={"HOLDFAST_DEBUG": "1"})
     assert "Traceback" in ran.err
-    assert "QueueUnavailable" in ran.err
+    assert "QueueNotFound" in ran.err
     assert "Traceback" not in real(tmp_path, "status", "nosuch").err
 
 
@@ -333,3 +335,21 @@ def test_text_that_is_not_a_duration_is_refused(text: str) -> None:
 )
 def test_durations_are_formatted_readably(value: float, text: str) -> None:
     assert format_duration(value) == text
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in CommandTable(""))])
+def test_the_help_shows_no_type_for_flags(cli: Cli, words: list[str]) -> None:
+    assert "<bool>" not in cli(*words, "--help").out
+
+
+@pytest.mark.parametrize("group", ["", "export", "chat", "dead"])
+def test_the_help_explains_every_option(group: str) -> None:
+    table = CommandTable(group)
+    commands = {name: table.load(name) for name in table}
+    silent = [
+        f"{name} {option.opts[0]}"
+        for name, command in commands.items()
+        for option in command.params
+        if not option.help
+    ]
+    assert silent == []

@@ -298,3 +298,16 @@ def test_history_with_naive_times_is_shown(cli: Cli) -> None:
     test_files_that_no_queue_wrote_are_shown_as_far_as_possible(cli, "history with naive times")
     output = cli("explain", "enrich", f"{KEY}1").out
     assert "retried 2026-01-01 00:00 UTC" in output
+
+
+def test_the_body_has_the_attempts_of_the_message(cli: Cli) -> None:
+    with open_queue("enrich") as queue:
+        queue.push(AnyMessage(id="a"))
+        queue.nack(queue.poll()[0], delay_seconds=0)
+    text = cli("show", "enrich", "a").out
+    assert "1 attempt" in text
+    assert '"attempts": 1' in text
+    for words in (["show", "enrich", "a"], ["explain", "enrich", "a", "--body"]):
+        [message] = cli(*words, "--json").json
+        assert message["body"]["attempts"] == message["attempts"] == 1
+    assert '"attempts": 1' in cli("list", "enrich", "--body").out

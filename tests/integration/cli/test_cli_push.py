@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import threading
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.cli.commands import Cli, eventually, start
+from support.cli.commands import Cli, eventually, require_one_line, start
 
 
 @pytest.fixture
@@ -133,3 +134,38 @@ def test_a_pipe_given_as_a_file_is_read_as_a_stream(cli: Cli) -> None:
     writer.start()
     assert cli("push", "enrich", "--file", "fifo").out == "a\nb\n"
     writer.join()
+
+
+# -- the queue
+
+
+@pytest.mark.parametrize(
+    "words", [["push", "memory:", "{}"], ["work", "memory:q", "os:fspath"]]
+)
+def test_a_queue_that_would_end_with_the_command_is_refused(cli: Cli, words: list[str]) -> None:
+    ran = cli(*words)
+    assert ran.code == 2
+    assert "a memory: queue ends with its process" in require_one_line(ran)
+
+
+@pytest.mark.parametrize(
+    ("queue", "path"),
+    [
+        ("enrich", "data/queues/default/enrich"),
+        ("a/b/c", "a/queues/b/c"),
+        ("sqlite:work.db", "work.db"),
+    ],
+)
+def test_a_push_says_once_that_it_created_the_queue(cli: Cli, queue: str, path: str) -> None:
+    assert cli("push", queue, "{}").err == f"created the queue {path}\n"
+    assert cli("push", queue, "{}").err == ""
+
+
+@pytest.mark.parametrize("words", [["push", "enrich", "{}"], ["status", "enrich"], ["queues"]])
+def test_a_file_in_the_place_of_the_data_folder_is_named(cli: Cli, words: list[str]) -> None:
+    (cli.folder / "data").write_text("")
+    ran = cli(*words)
+    assert ran.code == 3
+    error = require_one_line(ran)
+    assert re.search("'data' is (not a folder|a file)", error)
+    assert "gone" not in error

@@ -276,6 +276,7 @@ def test_the_live_view_leaves_out_states_that_are_not_counted() -> None:
     [
         (["list", "Q"], "holdfast status"),
         (["list", "Q", "--state=leased"], "holdfast status"),
+        (["list", "Q", "--state=completed"], "neither listed nor counted; the workers' logs"),
         (["show", "Q", "a"], "holdfast dead"),
         (["explain", "Q", "a"], "holdfast dead"),
         (["list", "Q", "--where=domain=x.com"], "holdfast dead"),
@@ -421,6 +422,12 @@ def test_an_unreachable_server_is_one_line(cli: Cli, sqs: Sqs) -> None:
     ran = real(cli.folder, "status", "sqs:q", env=env)
     assert ran.code == 3
     assert "queue 'sqs:q'" in require_one_line(ran)
+    assert f"no response from http://127.0.0.1:{port}" in ran.err
+    ran = real(cli.folder, "push", "sqs:q", "{}", env=env)
+    assert ran.code == 3
+    assert "it is unknown whether this message was pushed" in require_one_line(ran)
+    ran = real(cli.folder, "push", "sqs:q", "{}", "{}", env=env)
+    assert "perhaps some of the 2 after them" in require_one_line(ran)
 
 
 def test_settings_of_another_kind_of_queue_are_refused_by_name(cli: Cli) -> None:

@@ -1,7 +1,10 @@
 """`holdfast work`: real processes, real signals."""
 
 import json
+import os
+import pty
 import signal
+import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -10,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from holdfast import AnyMessage, MessageState, open_queue
-from support.cli.commands import WAIT_TIMEOUT_SECONDS, eventually, real, require_one_line, start
+from support.cli.commands import (
+    WAIT_TIMEOUT_SECONDS,
+    clean_env,
+    command,
+    eventually,
+    read_terminal,
+    real,
+    require_one_line,
+    start,
+)
 from support.cli.work_folder import WorkFolder, has_started, log_contains, wait_for_end
 
 
@@ -71,7 +83,7 @@ def test_a_handler_that_returns_nonsense_is_reported(place: WorkFolder) -> None:
         ("nosuchmodule:handle", "there is no module 'nosuchmodule'"),
         ("tasks:greeet", "did you mean greet"),
         ("tasks", "is not MODULE:NAME"),
-        ("tasks:not_a_function", "cannot be called"),
+        ("tasks:not_a_function", "tasks:not_a_function: a value of type int cannot be called"),
         ("broken:handle", "importing broken failed: ZeroDivisionError"),
         ("quits:handle", "importing quits failed: SystemExit"),
     ],
@@ -260,3 +272,77 @@ def test_a_closed_log_does_not_stop_the_work(place: WorkFolder) -> None:
     worker.stderr.close()
     assert worker.wait(WAIT_TIMEOUT_SECONDS) == 0
     assert place.queue.stats().completed == 50
+
+
+# -- the end of a run
+
+
+def test_until_empty_says_that_other_workers_still_hold_messages(place: WorkFolder) -> None:
+    place.push("held", "free", name="x")
+    [held] = place.queue.poll()
+    ran = place.work("tasks:greet")
+    assert ran.code == 0
+    assert ran.out.startswith("completed 1")
+    assert "1 message still held by other workers; --until-done waits for them" in ran.err
+    place.queue.ack(held)
+    assert "still held" not in place.work("tasks:greet").err
+
+
+def test_until_done_waits_for_the_messages_of_other_workers(place: WorkFolder) -> None:
+    place.push("held", name="x")
+    [held] = place.queue.poll()
+    worker = place.start("tasks:greet", "--until-done")
+    assert log_contains(worker, b"event=worker_started")
+    with pytest.raises(subprocess.TimeoutExpired):
+        worker.wait(2.0)
+    place.queue.nack(held, delay_seconds=0.0)
+    code, out, _ = wait_for_end(worker)
+    assert (code, out.startswith("completed 1")) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("isolation", "text"),
+    [
+        ("thread", b"1 running in threads come back when their leases run out"),
+        ("process", b"giving back 1 running"),
+    ],
+)
+def test_the_second_signal_says_what_happens_to_running_work(
+    place: WorkFolder, isolation: str, text: bytes
+) -> None:
+    place.push("a")
+    worker = place.start("tasks:hang", f"--isolation={isolation}")
+    eventually(has_started(place, 1))
+    worker.send_signal(signal.SIGTERM)
+    assert log_contains(worker, b"draining: 1 running")
+    worker.send_signal(signal.SIGTERM)
+    assert log_contains(worker, b"stopping now: " + text)
+    assert wait_for_end(worker)[0] == 128 + signal.SIGTERM
+    [message] = place.queue.find("a")
+    assert message.state.value == ("leased" if isolation == "thread" else "pending")
+
+
+def test_a_terminal_shows_warnings_as_plain_lines_and_what_ctrl_c_does_next(
+    place: WorkFolder,
+) -> None:
+    place.push("a", "b")
+    terminal, other_end = pty.openpty()
+    worker = subprocess.Popen(
+        command("work", place.url, "tasks:fail", "--drain=1s"),
+        cwd=place.folder,
+        env=clean_env(COLUMNS="120", TERM="xterm"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=other_end,
+    )
+    os.close(other_end)
+    eventually(lambda: all(place.queue.find(name)[0].past for name in ("a", "b")))
+    time.sleep(0.3)  # two drawings of the live line
+    worker.send_signal(signal.SIGINT)
+    shown = read_terminal(terminal)
+    assert worker.wait(WAIT_TIMEOUT_SECONDS) == 0
+    assert b"retried a: ValueError" in shown
+    assert b"event=" not in shown
+    before, _, after = shown.partition(b"draining:")
+    assert b"Ctrl-C drains" in before
+    assert b"Ctrl-C drains" not in after

@@ -12,6 +12,7 @@ from holdfast.cli.formatting import format_age, format_duration
 from holdfast.conversations.model import Fragment, Status, redact_id
 from holdfast.conversations.outbox import get_outbox_state
 from holdfast.core.clock import to_utc
+from holdfast.core.text import format_count
 
 if TYPE_CHECKING:
     from holdfast.conversations.model import (
@@ -89,7 +90,8 @@ def describe_conversation(
         left = format_duration(conversation.lock_expires_at - now)
         yield "lock", f"ends in {left}, unless it is renewed"
     if (outbox := conversation.outbox) is not None:
-        yield "reply", f"{get_outbox_state(outbox)}, to {len(outbox.sids)} messages"
+        messages = format_count(len(outbox.sids), "message")
+        yield "reply", f"{get_outbox_state(outbox)}, to {messages}"
     yield "window", _format_window(window, now)
     yield "messages", f"{conversation.message_count:,}"
     tokens = (conversation.prompt_tokens, conversation.completion_tokens)

@@ -17,10 +17,12 @@ from holdfast.cli.chat.inspect import (
 from holdfast.cli.console import confirm_drop, print_either, print_list, print_result
 from holdfast.cli.errors import NotFound, UsageError
 from holdfast.cli.formatting import format_age, format_duration
+from holdfast.cli.ids import complete_id
 from holdfast.cli.maintenance import CreateTables, check_tables, print_check_results
 from holdfast.conversations.errors import ParkedNotFound
 from holdfast.conversations.outbox import get_outbox_state
 from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.core.text import format_count
 
 if TYPE_CHECKING:
     from holdfast.conversations.model import ParkedBatch
@@ -94,6 +96,8 @@ _CONFIRMATIONS = {
 
 def _decide(decision: Decision, parked_id: str, view: ViewOptions, *, yes: bool) -> None:
     with open_chat() as app:
+        batches = app.store.parked()
+        parked_id = complete_id(parked_id, (batch.parked_id for batch in batches))
         if decision == "drop" and not yes:
             confirm_drop("Permanently drop these messages without a reply?")
         try:
@@ -153,7 +157,8 @@ def sweep(as_json: AsJson = False) -> None:
     print_either(
         as_json,
         swept,
-        f"{swept.waiting:,} conversations wait{oldest}; {swept.triggered:,} triggered, "
+        f"{format_count(swept.waiting, 'conversation')} waiting{oldest}; "
+        f"{swept.triggered:,} triggered, "
         f"{swept.parked:,} parked",
     )
 

@@ -170,7 +170,7 @@ def test_a_conversation_can_be_assigned_to_a_person_and_back(chat: Chat) -> None
     [parked] = chat.parked()
     assert "a person" in parked["reason"]
     assert chat("assign", name[:8], "--to", "writer").code == 0
-    assert chat("parked", "--retry", parked["parked"]).code == 0
+    assert chat("parked", "--retry", parked["parked"][:6]).code == 0
     chat.work()
     assert chat.bodies(name)[2:] == ["for a person", "You said: for a person"]
     assert chat.parked() == []
@@ -380,3 +380,13 @@ def test_doctor_names_wrong_leases_and_missing_secrets(chat: Chat) -> None:
     levels = check_levels(chat)
     assert (levels["leases"], levels["profile 1"]) == ("warn", "fail")
     assert "NO_SUCH_KEY" in ran.out
+
+
+def test_doctor_does_not_take_a_queue_that_cannot_be_used_for_a_new_one(chat: Chat) -> None:
+    (chat.folder / "work").write_text("")
+    chat.set(WHATSAPP_QUEUE="./work/chat/whatsapp", SMS_QUEUE="./other/chat/sms")
+    results = {result["check"]: result for result in chat("doctor", "--json").json}
+    assert results["whatsapp queue"]["level"] == "fail"
+    assert "'work' is not a folder" in results["whatsapp queue"]["found"]
+    assert results["sms queue"]["level"] == "ok"
+    assert "does not exist yet" in results["sms queue"]["found"]
