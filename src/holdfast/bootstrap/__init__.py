@@ -28,7 +28,7 @@ __all__ = [
 
 def log_events(
     write_line: Callable[[str], None],
-    style: Literal["text", "json"] = "text",
+    style: Literal["text", "json", "plain"] = "text",
     *,
     min_level: str = "info",
 ) -> Subscriber:

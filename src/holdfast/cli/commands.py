@@ -109,7 +109,7 @@ def _load_command(name: str, place: str, panel: str | None) -> Any:
     module, _, function = place.partition(":")
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
     loaded = getattr(import_module(f"holdfast.cli.{module}"), function)
-    app.command(name, rich_help_panel=panel)(flatten_options(loaded))
+    app.command(name, cls=Command, rich_help_panel=panel)(flatten_options(loaded))
     return typer.main.get_command(app)
 
 
@@ -139,7 +139,26 @@ def flatten_options(function: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-class Group(TyperGroup):
+class _PlainFlags:
+    """A command whose help shows no type for flags, which take no value."""
+
+    def get_params(self, ctx: Any) -> Any:
+        params = super().get_params(ctx)  # type: ignore[misc]  # that of the command
+        for option in params:
+            if getattr(option, "is_flag", False):
+                option.display_type_rich = _hide_type  # typer's own says <bool>
+        return params
+
+
+def _hide_type(ctx: Any) -> None:
+    return None
+
+
+class Command(_PlainFlags, TyperCommand):
+    """A command that is run."""
+
+
+class Group(_PlainFlags, TyperGroup):
     """A group that loads only the command that is run."""
 
     commands: Any  # a CommandTable

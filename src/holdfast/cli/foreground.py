@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -24,12 +24,19 @@ from holdfast.cli.console import info, is_terminal, print_either
 from holdfast.cli.errors import UsageError
 from holdfast.cli.formatting import format_duration
 from holdfast.cli.live_view import EventCounts, LiveStatus, LiveView, StatusLine
+from holdfast.core.errors import HoldfastError
+from holdfast.core.text import format_count
 
 if TYPE_CHECKING:
     from holdfast.core.events import Events
+    from holdfast.core.queue.manager import QueueManager
     from holdfast.core.worker.worker import Worker, WorkerReport
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+# What happens to running work if it is stopped now. Processes can be ended, threads cannot.
+GIVEN_BACK = "giving back {running} running"
+LEFT_TO_EXPIRE = "{running} running in threads come back when their leases run out"
 
 R = TypeVar("R")
 
@@ -66,8 +73,8 @@ class ServiceOptions:
     def choose_status(self, events: "Events", make_view: Callable[[], LiveView]) -> LiveStatus:
         """Log events to stderr, and return the view to show.
 
-        On a terminal without a chosen format, only warnings and errors are logged. Otherwise
-        every event is logged, and no view is shown.
+        On a terminal without a chosen format, only warnings and errors are logged, as plain
+        lines. Otherwise every event is logged, and no view is shown.
         """
         from holdfast.bootstrap import log_events
 
@@ -75,8 +82,10 @@ class ServiceOptions:
         if style not in (None, "text", "json"):
             raise UsageError(f"--log-format must be text or json; got {style!r}")
         live = is_terminal() and style is None
-        log_style = cast(Literal["text", "json"], style or "text")
-        events.subscribe(log_events(info, log_style, min_level="warning" if live else "info"))
+        if live:
+            events.subscribe(log_events(info, "plain", min_level="warning"))
+        else:
+            events.subscribe(log_events(info, cast(Literal["text", "json"], style or "text")))
         return make_view() if live else LiveStatus()
 
     def report(self, runner: "ForegroundRunner[WorkerReport]", report: "WorkerReport") -> None:
@@ -101,20 +110,55 @@ class Runnable(Generic[R]):
     stop           starts nothing more; running tasks may finish
     stop_now       ends the running tasks
     count_running  returns how many tasks are running
+    at_stop_now    says what happens to the {running} tasks then
     """
 
     run: Callable[[], R]
     stop: Callable[[], None]
     stop_now: Callable[[], None]
     count_running: Callable[[], int]
+    at_stop_now: str = GIVEN_BACK
+
+
+@dataclass(frozen=True, slots=True)
+class EndOptions:
+    """The options of commands that may end when the queue has no more work."""
+
+    until_empty: Annotated[
+        bool,
+        typer.Option(
+            "--until-empty",
+            help="Exit when the queue is empty, even if other workers still hold messages.",
+        ),
+    ] = False
+    until_done: Annotated[
+        bool,
+        typer.Option(
+            "--until-done", help="Exit when the queue is empty and no worker holds a message."
+        ),
+    ] = False
+
+    def run(self, worker: "Worker[Any]") -> "WorkerReport":
+        """Run the worker until it is stopped or ends by itself."""
+        return worker.run(until_empty=self.until_empty, until_done=self.until_done)
+
+    def report_held(self, queue: "QueueManager[Any]") -> None:
+        """Say how many messages other workers still hold, if they were not waited for."""
+        if not self.until_empty or self.until_done:
+            return
+        with suppress(HoldfastError):  # the work is done, and this is only a remark
+            if leased := queue.stats().leased:
+                held = format_count(leased, "message")
+                info(f"{held} still held by other workers; --until-done waits for them")
 
 
 def make_runnable(
-    worker: "Worker[Any]", counts: EventCounts, *, until_empty: bool = False
+    worker: "Worker[Any]", counts: EventCounts, ending: EndOptions | None = None
 ) -> "Runnable[WorkerReport]":
     """Return a worker that ForegroundRunner can run."""
-    run = partial(worker.run, until_empty=until_empty)
-    return Runnable(run, worker.stop, worker.stop_now, lambda: counts.running)
+    run = partial((ending or EndOptions()).run, worker)
+    at_stop_now = LEFT_TO_EXPIRE if worker.isolation == "thread" else GIVEN_BACK
+    return Runnable(run, worker.stop, worker.stop_now, lambda: counts.running, at_stop_now)
 
 
 class ForegroundRunner(Generic[R]):
@@ -173,10 +217,12 @@ class ForegroundRunner(Generic[R]):
         if self.first_signal:
             self._runnable.stop_now()
             self.stopped_now_by = number
-            info(f"stopping now: giving back {running} running")
+            self._status.show_hint("stopping now; Ctrl-C again exits")
+            info(f"stopping now: {self._runnable.at_stop_now.format(running=running)}")
         else:
             self.first_signal = number
             self._runnable.stop()
+            self._status.show_hint("draining; Ctrl-C again stops now")
             info(
                 f"draining: {running} running, "
                 f"up to {format_duration(self._drain_seconds)}; Ctrl-C again stops now"

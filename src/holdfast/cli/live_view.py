@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 from holdfast.cli.console import is_terminal, make_console
 from holdfast.cli.formatting import format_duration
 from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.core.text import format_count
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,13 +33,19 @@ _SHADES = {
 class LiveStatus:
     """What is shown while work runs. It is drawn every `draw_seconds`, or never.
 
-    This one shows nothing, because stderr is not a terminal or log lines were requested.
+    `hint` says what Ctrl-C does next. This status shows nothing, because stderr is not a
+    terminal or log lines were requested.
     """
 
     draw_seconds: float | None = None
+    hint: str = "Ctrl-C drains"
 
     def draw(self) -> None:
         """Draw the current state."""
+
+    def show_hint(self, hint: str) -> None:
+        """Change the hint, and draw it at once."""
+        self.hint = hint
 
     def __enter__(self) -> Self:
         return self
@@ -52,8 +59,9 @@ class LiveView(LiveStatus):
     draw_seconds = 0.1
 
     def __init__(
-        self, render: "Callable[[], RenderableType]", every_seconds: float = 0.0
+        self, render: "Callable[[str], RenderableType]", every_seconds: float = 0.0
     ) -> None:
+        """`render` gets the hint and returns the view."""
         self._render, self._every_seconds = render, every_seconds
         self._draw_at = 0.0
         self._live: Live | None = None
@@ -72,12 +80,18 @@ class LiveView(LiveStatus):
         if self._live is not None:
             self._live.stop()
 
+    def show_hint(self, hint: str) -> None:
+        """Change the hint, and draw it at once."""
+        super().show_hint(hint)
+        self._draw_at = 0.0
+        self.draw()
+
     def draw(self) -> None:
         """Draw the view, unless that was done a moment ago."""
         assert self._live is not None
         if (now := SYSTEM_CLOCK.monotonic()) >= self._draw_at:
             self._draw_at = now + self._every_seconds
-            self._live.update(self._render(), refresh=True)
+            self._live.update(self._render(self.hint), refresh=True)
 
 
 class Rate:
@@ -141,7 +155,7 @@ class StatusLine:
         self._started = SYSTEM_CLOCK.monotonic()
         self._rate = Rate(window_seconds=10.0)
 
-    def render(self) -> "Text":
+    def render(self, hint: str) -> "Text":
         """Return the line as rich draws it."""
         now, counts = SYSTEM_CLOCK.monotonic(), self._counts.counts
         self._rate.record(now, counts["Completed"])
@@ -154,7 +168,7 @@ class StatusLine:
                 (f"{counts['Retried']:,} retried" if counts["Retried"] else "", "magenta"),
                 (f"{counts['DeadLettered']:,} dead" if counts["DeadLettered"] else "", "red"),
                 (format_duration(now - self._started), "dim"),
-                ("Ctrl-C drains", "dim"),
+                (hint, "dim"),
             ]
         )
 
@@ -189,7 +203,7 @@ class QueueView:
     def _format_rate(self, stats: "QueueStats") -> str:
         rate = self._rate.per_second()
         left = f", {format_duration(stats.ready / rate)} left" if rate and stats.ready else ""
-        expired = f"; {stats.expired} expired leases" if stats.expired else ""
+        expired = f"; {format_count(stats.expired, 'expired lease')}" if stats.expired else ""
         return f"{rate:,.1f} per second{left}{expired}"
 
 

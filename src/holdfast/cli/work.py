@@ -8,11 +8,14 @@ import typer
 
 from holdfast.cli.arguments import (
     QUEUE_HELP,
+    find_new_queue,
     make_concurrency_option,
     make_duration_option,
+    report_created,
     split_queue_and_one,
 )
 from holdfast.cli.foreground import (
+    EndOptions,
     ForegroundRunner,
     ServiceOptions,
     make_runnable,
@@ -55,10 +58,8 @@ def work(
     max_attempts: Annotated[
         int | None, typer.Option(min=1, help="Attempts before a message is dead-lettered.")
     ] = None,
-    until_empty: Annotated[
-        bool, typer.Option("--until-empty", help="Exit when the queue is empty.")
-    ] = False,
     *,
+    ending: EndOptions,
     service: ServiceOptions,
 ) -> None:
     """Handle messages. Ctrl-C lets running work finish; Ctrl-C again stops now."""
@@ -70,6 +71,7 @@ def work(
     queue_url, path = split_queue_and_one(words, "MODULE:HANDLER", "work enrich tasks:handle")
     _add_working_directory()
     handler = load_handler(path)
+    new = find_new_queue(queue_url)
     events = Events(counts := EventCounts())
     settings = {"lease_seconds": lease, "max_attempts": max_attempts}
     given: dict[str, Any] = {
@@ -90,9 +92,11 @@ def work(
             events=events,
         )
         status = service.choose_status(events, lambda: show_status_line(queue.name, counts))
-        runnable = make_runnable(worker, counts, until_empty=until_empty)
-        runner = ForegroundRunner(runnable, status, drain)
+        runner = ForegroundRunner(make_runnable(worker, counts, ending), status, drain)
+        report_created(new)
         report = runner.run()
+        if not runner.first_signal:
+            ending.report_held(queue)
     service.report(runner, report)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from holdfast.core.clock import SYSTEM_CLOCK, Clock, to_utc
 from holdfast.core.events import Event, Subscriber
 
-Style = Literal["text", "json"]
+Style = Literal["text", "json", "plain"]
 Write = Callable[[int, str, Mapping[str, Any]], None]
 
 _WORD_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -72,9 +72,15 @@ def make_line_log(
     min_level: int = logging.INFO,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Subscriber:
-    """Return a subscriber that writes complete lines, as readable `text` or as `json`."""
+    """Return a subscriber that writes complete lines.
+
+    `text` has key=value pairs, `json` is for programs, and `plain` for a person's terminal.
+    """
 
     def write(level: int, name: str, fields: Mapping[str, Any]) -> None:
+        if style == "plain":
+            write_line(format_plain(name, fields))
+            return
         at = f"{to_utc(clock.time()).isoformat(timespec='milliseconds')[:-6]}Z"
         pairs = {"level": logging.getLevelName(level).lower(), "event": name, **fields}
         if style == "json":
@@ -83,6 +89,27 @@ def make_line_log(
             write_line(f"{at} {format_pairs(pairs)}")
 
     return EventLog(write, min_level=min_level)
+
+
+def format_plain(name: str, fields: Mapping[str, Any]) -> str:
+    """Format an event for a person.
+
+    For example, `retried 4f1c: ValueError: no such luck (attempt 2, delay 3 s)`. The queue is
+    left out, because the person who started a worker knows it.
+    """
+    others = {key: value for key, value in fields.items() if value not in (None, "")}
+    others.pop("queue", None)
+    subject = others.pop("message_id", None) or others.pop("job_id", None)
+    cause = others.pop("reason", None) or others.pop("error", None)
+    title = " ".join(map(str, filter(None, (name.replace("_", " "), subject))))
+    details = ", ".join(_format_detail(key, value) for key, value in others.items())
+    text = f"{title}: {cause}" if cause else title
+    return f"{text} ({details})" if details else text
+
+
+def _format_detail(key: str, value: Any) -> str:
+    label = key.removesuffix("_seconds").replace("_", " ")
+    return f"{label} {value:g} s" if key.endswith("_seconds") else f"{label} {value}"
 
 
 def format_pairs(fields: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ import typer
 from holdfast.cli.arguments import make_concurrency_option, make_duration_option
 from holdfast.cli.errors import UsageError
 from holdfast.cli.foreground import (
+    LEFT_TO_EXPIRE,
     ForegroundRunner,
     Runnable,
     ServiceOptions,
@@ -87,7 +88,9 @@ def work(
         name = f"chat {' '.join(channels)}"
         status = service.choose_status(events, lambda: show_status_line(name, counts))
         chat = ChatWorkers(app, workers, list(queues) if until_idle else [], counts, events)
-        runnable = Runnable(chat.run, chat.stop, chat.stop_now, lambda: counts.running)
+        runnable = Runnable(
+            chat.run, chat.stop, chat.stop_now, lambda: counts.running, LEFT_TO_EXPIRE
+        )
         runner = ForegroundRunner(runnable, status, drain)
         report = runner.run()
     service.report(runner, report)

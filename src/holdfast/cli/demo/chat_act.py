@@ -231,7 +231,7 @@ class ChatAct(Act):
         table = Table(box=None, pad_edge=False, show_header=False)
         lines = sorted(self._list_lines())
         for _, speaker, body, state in lines:
-            text = Text(" / ".join(body.splitlines()), no_wrap=True, overflow="ellipsis")
+            text = Text(" / ".join(body.splitlines()), overflow="fold")
             style = _STYLES.get(state, "yellow")
             table.add_row(Text(speaker, "dim"), text, Text(state, style, no_wrap=True))
         for _ in range(_MIN_LINES - len(lines)):

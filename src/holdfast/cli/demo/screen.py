@@ -101,7 +101,13 @@ class DemoScreen:
             self.report(act.format_line())
 
     def _render(self, act: "Act") -> Group:
-        lines = [Text(line, no_wrap=True, overflow="ellipsis") for line in list(self._lines)]
+        assert self._live is not None
+        console = self._live.console
+        lines = [
+            part
+            for line in list(self._lines)
+            for part in Text(line).wrap(console, console.width)
+        ][-_MAX_LINES:]
         lines += [Text("")] * (_MAX_LINES - len(lines))  # keep the height constant
         title = Text.assemble((f"{self._title}  ", "bold"), (f"{self._elapsed():.0f} s", "dim"))
         return Group(title, *act.render(), "", _render_processes(act), "", *lines)
@@ -138,7 +144,7 @@ def _render_processes(act: "Act") -> Table:
     for process in act.started:
         state = process.outcome or ("running" if process.counts else "starting")
         style = "red" if process.killed else "green"
-        outcome = Text(state, style, no_wrap=True, overflow="ellipsis")
+        outcome = Text(state, style, overflow="fold")
         more = [describe(process) for describe in act.columns.values()]
         table.add_row(str(process.number), str(process.pid), *more, outcome)
     return table

@@ -134,7 +134,7 @@ def show_export(monitor: ExportMonitor, title: str, *, many: bool) -> LiveView:
     With `many` jobs their ids are shown, and how many are finished.
     """
 
-    def render() -> "Group":
+    def render(hint: str) -> "Group":
         from rich.console import Group
 
         jobs = monitor.jobs()
@@ -142,7 +142,7 @@ def show_export(monitor: ExportMonitor, title: str, *, many: bool) -> LiveView:
         heading = [
             (strip_control_characters(title), "bold"),
             (f"{len(jobs)} running, {ended:,} finished" if many else "", "dim"),
-            ("Ctrl-C drains", "dim"),
+            (hint, "dim"),
         ]
         lines = [_render_job(job, many) for job in jobs]
         return Group(join_texts(heading), *lines, _render_workers(monitor))
@@ -158,13 +158,15 @@ def _render_job(job: JobLine, many: bool) -> "Table":
     total, done = job.state.total_tasks, job.state.processed_tasks
     bar = ProgressBar(total=total or None, completed=done, width=30, pulse=not total)
     name = [_make_text(job.job_id, "cyan")] if many else []
+    if many:
+        grid.add_column(no_wrap=True)  # an id is never cut
     grid.add_row(*name, bar, join_texts(_describe_job(job)))
     return grid
 
 
 def _describe_job(job: JobLine) -> list[tuple[str, str]]:
     state, left = job.state, job.left_seconds
-    done = f"{state.processed_tasks:,} of {state.total_tasks:,}"
+    done = f"{state.completed_tasks:,} of {state.total_tasks:,} done"
     return [
         (done if state.total_tasks else "listing files", ""),
         (f"{state.failed_tasks:,} failed" if state.failed_tasks else "", "red"),

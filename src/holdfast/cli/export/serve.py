@@ -10,8 +10,10 @@ import typer
 
 from holdfast.cli.arguments import (
     Queue,
+    find_new_queue,
     make_concurrency_option,
     make_duration_option,
+    report_created,
     resolve_queue,
 )
 from holdfast.cli.export.options import (
@@ -19,9 +21,10 @@ from holdfast.cli.export.options import (
     Store,
     To,
     check_target,
+    require_usable_target,
     resolve_store,
 )
-from holdfast.cli.foreground import ForegroundRunner, Runnable, ServiceOptions
+from holdfast.cli.foreground import EndOptions, ForegroundRunner, Runnable, ServiceOptions
 from holdfast.cli.live_view import EventCounts
 from holdfast.core.urls import QUEUES, find_store_file, parse_url
 
@@ -51,14 +54,17 @@ def serve(
         make_duration_option("Time for running downloads to finish after Ctrl-C (30s)."),
     ] = None,
     downloads: DownloadOptions,
-    until_empty: Annotated[
-        bool, typer.Option("--until-empty", help="Exit when no job is left.")
-    ] = False,
+    ending: EndOptions,
     service: ServiceOptions,
 ) -> None:
     """Take export jobs from a queue. Ctrl-C drains; Ctrl-C again stops now."""
     from holdfast.bootstrap import open_queue
-    from holdfast.bootstrap.exports import build_export_engine, open_jobs, open_step_functions
+    from holdfast.bootstrap.exports import (
+        build_export_engine,
+        open_jobs,
+        open_step_functions,
+        require_downloads,
+    )
     from holdfast.cli.export.live_view import ExportMonitor, show_export
     from holdfast.config.heartbeat import read_heartbeat_settings
     from holdfast.core.events import Events
@@ -68,10 +74,13 @@ def serve(
 
     check_target(to)
     settings = downloads.resolve_settings()
+    require_downloads()
+    require_usable_target(to)
     if drain is not None:  # 0 means at once; it does not mean the default
         settings = settings.model_copy(update={"drain_seconds": drain})
     url, store = resolve_queue(queue), resolve_store(jobs)
     callbacks = open_step_functions(needed=_is_in_cloud(url, store))
+    new = find_new_queue(url)
     events = Events(counts := EventCounts())
     with (
         service.serve_metrics(events),
@@ -109,11 +118,14 @@ def serve(
 
         def run() -> "WorkerReport":
             with engine:  # which starts before the worker and stops after it
-                return worker.run(until_empty=until_empty)
+                return ending.run(worker)
 
         runnable = Runnable(run, worker.stop, worker.stop_now, lambda: counts.running)
         runner = ForegroundRunner(runnable, status, settings.drain_seconds)
+        report_created(new)
         report = runner.run()
+        if not runner.first_signal:
+            ending.report_held(messages)
     service.report(runner, report)
 
 

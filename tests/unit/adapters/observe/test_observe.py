@@ -172,3 +172,35 @@ def test_labels_do_not_grow_with_the_messages(
     text = prometheus_client.generate_latest(registry).decode()
     assert "m42" not in text
     assert "r42" not in text
+
+
+# -- plain lines
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (
+            ev.Retried("q", "4f1c", 2, 3.0, "ValueError: no such luck"),
+            "retried 4f1c: ValueError: no such luck (attempt 2, delay 3 s)",
+        ),
+        (ev.Retried("q", "4f1c", 2, None, "later"), "retried 4f1c: later (attempt 2)"),
+        (ev.PollFailed("q", "OSError: away"), "poll failed: OSError: away"),
+        (
+            ev.ChildKilled("q", "4f1c", 1, "stalled", 123),
+            "child killed 4f1c: stalled (attempt 1, pid 123)",
+        ),
+    ],
+)
+def test_a_plain_line_reads_as_a_sentence(event: Event, line: str) -> None:
+    lines: list[str] = []
+    make_line_log(lines.append, "plain")(event)
+    assert lines == [line]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_event_has_a_plain_line_without_key_value_pairs(kind: type[Event]) -> None:
+    lines: list[str] = []
+    make_line_log(lines.append, "plain", min_level=logging.DEBUG)(make_event(kind))
+    [line] = lines
+    assert "=" not in line
