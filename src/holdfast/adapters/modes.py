@@ -53,4 +53,6 @@ def require_no_file(folder: Path) -> None:
         if level.is_dir():
             return
         if os.path.lexists(level):
-            raise NotADirectoryError(errno.ENOTDIR, f"{str(level)!r} is not a folder", str(level))
+            raise NotADirectoryError(
+                errno.ENOTDIR, f"{str(level)!r} is not a folder", str(level)
+            )

@@ -89,6 +89,25 @@ def open_step_functions(*, needed: bool) -> StepFunctions | None:
         return None
 
 
+def require_downloads() -> None:
+    """Raise ConfigError if the library that downloads need is not installed."""
+    try:
+        import pycurl  # noqa: F401
+    except ImportError:
+        raise ConfigError("exports need pycurl: pip install 'holdfast[export]'") from None
+
+
+def check_download_url(url: str) -> None:
+    """Raise InvalidJob unless this is a plain http or https URL. The text never quotes it."""
+    from holdfast.adapters.export.errors import TaskError
+    from holdfast.adapters.export.url_guard import parse_url as parse_download_url
+
+    try:
+        parse_download_url(url)
+    except TaskError as error:
+        raise InvalidJob(error.message) from None
+
+
 def build_export_engine(
     jobs: JobStateRepository,
     to: str,

@@ -1,7 +1,7 @@
 """`holdfast export list`, `show`, `tables` and `doctor`. Task tokens are masked."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +12,10 @@ from holdfast.cli.console import print_facts, print_json, print_list, print_resu
 from holdfast.cli.errors import NotFound, silence_log
 from holdfast.cli.export.options import STORE_VARIABLE, Store, resolve_store
 from holdfast.cli.formatting import format_age
+from holdfast.cli.ids import complete_id
 from holdfast.cli.maintenance import CreateTables, check_tables, print_check_results
 from holdfast.core.clock import SYSTEM_CLOCK, to_utc
+from holdfast.core.text import format_count
 from holdfast.jobs.model import (
     CallbackState,
     ExportJob,
@@ -44,7 +46,7 @@ def list_(
     if status is not None:
         statuses = [parse_choice("--status", status, JobStatus, str.upper)]
     with _open_repository(jobs) as repository:
-        selected = [job for status in statuses for job in repository.find_by_status(status)]
+        selected = list(_read_jobs(repository, statuses))
     selected = [job for job in selected if job.has_task_token() or not with_token]
     selected.sort(key=lambda job: job.created_at)
     now = SYSTEM_CLOCK.time()
@@ -52,7 +54,9 @@ def list_(
 
 
 def show(
-    job_id: Annotated[str, typer.Argument(metavar="JOB", help="The id of the job.")],
+    job_id: Annotated[
+        str, typer.Argument(metavar="JOB", help="The id of the job, or the beginning of it.")
+    ],
     jobs: Store = None,
     failed: Annotated[bool, typer.Option("--failed", help="List the failed tasks.")] = False,
     as_json: AsJson = False,
@@ -61,10 +65,14 @@ def show(
     with _open_repository(jobs) as repository:
         job = repository.find_by_id(job_id)
         if job is None:
+            job_id = complete_id(job_id, (each.job_id for each in _read_jobs(repository)))
+            job = repository.find_by_id(job_id)
+        if job is None:
             raise NotFound(
                 f"there is no job {job_id!r} in this store: see `holdfast export list`"
             )
-        tasks = list(_read_failed_tasks(repository, job_id)) if failed else []
+        tasks = list(read_failed_tasks(repository, job_id)) if failed else []
+    tasks.sort(key=lambda task: task.key)
     if as_json:
         failures = [{"name": task.key, "error": task.error} for task in tasks]
         print_json({**_job_to_json(job), **({"failed_tasks": failures} if failed else {})})
@@ -85,7 +93,14 @@ def _open_repository(store: str | None) -> "Iterator[JobStateRepository]":
         yield repository
 
 
-def _read_failed_tasks(repository: "JobStateRepository", job_id: str) -> "Iterator[ExportTask]":
+def _read_jobs(
+    repository: "JobStateRepository", statuses: Iterable[JobStatus] = JobStatus
+) -> Iterator[ExportJob]:
+    return (job for status in statuses for job in repository.find_by_status(status))
+
+
+def read_failed_tasks(repository: "JobStateRepository", job_id: str) -> "Iterator[ExportTask]":
+    """Yield the failed tasks of a job, in the order of their ids."""
     after = None
     while page := repository.tasks(job_id, status=TaskStatus.FAILED, after=after):
         yield from page
@@ -153,8 +168,7 @@ def _format_progress(job: ExportJob) -> str:
         return "listing files" if not job.terminal else "-"
     failed = f", {state.failed_tasks:,} failed" if state.failed_tasks else ""
     return (
-        f"{state.processed_tasks:,} of {state.total_tasks:,} "
-        f"({state.percent_processed} %){failed}"
+        f"{state.completed_tasks:,} of {state.total_tasks:,} done ({state.percent} %){failed}"
     )
 
 
@@ -188,10 +202,13 @@ def _format_token(job: ExportJob) -> str:
 
 def _format_callback(job: ExportJob) -> str:
     callback = job.callback
+    if not job.seen_tokens and callback.state is not CallbackState.PENDING:
+        return "none, because no execution waits"
     if callback.state is not CallbackState.PENDING:
         return callback.state.value
     uncertain = ", may have arrived" if callback.in_doubt else ""
-    return f"pending: {callback.status}, tried {callback.attempts} times{uncertain}"
+    tried = format_count(callback.attempts, "time")
+    return f"pending: {callback.status}, tried {tried}{uncertain}"
 
 
 def format_job_error(error: JobError | None) -> str:

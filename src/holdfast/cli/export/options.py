@@ -9,7 +9,8 @@ import typer
 
 from holdfast.cli.errors import UsageError
 from holdfast.cli.formatting import parse_size
-from holdfast.core.errors import ConfigError
+from holdfast.core.checks import CheckLevel
+from holdfast.core.errors import ConfigError, StoreUnavailable
 from holdfast.core.urls import TARGETS, parse_url
 from holdfast.jobs.file_names import OWN_FOLDER
 
@@ -94,7 +95,7 @@ class DownloadOptions:
 def check_target(to: str) -> Path | None:
     """Return the target's folder, or None for S3. Raises UsageError if it can never be one.
 
-    The workers find out whether it can be written to.
+    `require_usable_target` finds out whether it can be written to.
     """
     try:
         target = parse_url(to, TARGETS)
@@ -109,6 +110,19 @@ def check_target(to: str) -> Path | None:
     if os.path.lexists(to) and not os.path.isdir(to):
         raise UsageError(f"--to {to}: this is a file; a folder is needed")
     return Path(to)
+
+
+def require_usable_target(to: str) -> None:
+    """Try to write to the target. Raises StoreUnavailable with the reason if it fails.
+
+    Otherwise each file would fail by itself, after it was fetched.
+    """
+    from holdfast.doctor.exports import check_target as examine_target
+    from holdfast.doctor.runner import run_checks
+
+    for result in run_checks(to, ("target", examine_target)):
+        if result.level is CheckLevel.FAIL:
+            raise StoreUnavailable(f"--to {result.found}: {result.remedy}")
 
 
 # -- job stores

@@ -11,14 +11,14 @@ but repeats nothing of it, because a URL's query may hold signatures.
 
 import hashlib
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from holdfast.cli.arguments import STDIN
+from holdfast.bootstrap.exports import check_download_url
+from holdfast.cli.arguments import STDIN, open_input
 from holdfast.cli.errors import InputRefused, UsageError
+from holdfast.core.text import format_count
 from holdfast.jobs.errors import InvalidJob
 from holdfast.jobs.model import ExportJob, JobStatus, TaskStatus
 from holdfast.jobs.ports import JobStateRepository
@@ -43,9 +43,13 @@ class ExportList:
 
 
 def read_list(path: str) -> ExportList:
-    """Read the list in a file, or on standard input for `-`. Raises InputRefused, OSError."""
+    """Read the list in a file, or on standard input for `-`.
+
+    Raises InputRefused, and UsageError if it cannot be opened.
+    """
     name = "standard input" if path == STDIN else path
-    body = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+    with open_input(path) as stream:
+        body = stream.read()
     try:
         return _parse_list(_decode(body))
     except InvalidJob as problem:
@@ -74,6 +78,9 @@ def _parse_list(text: str) -> ExportList:
             )
         specs = enumerate(request.tasks or (), 1)
         numbered = [(f"task {number}", spec) for number, spec in specs]
+    if not numbered:
+        raise InvalidJob("it names no files; give one URL per line")
+    _check_urls(numbered)
     _check_names(numbered)
     return ExportList(request, has_id=bool(job and {"jobId", "job_id"} & job.keys()))
 
@@ -111,11 +118,17 @@ def _number_lines(text: str) -> Iterator[tuple[str, TaskSpec]]:
             spec = parse_manifest_line(line)
         except InvalidJob as problem:
             raise InvalidJob(f"{where}: {problem}") from None
-        if spec is None:
-            continue
-        if "://" not in spec.url:
-            raise InvalidJob(f"{where}: not a URL")
-        yield where, spec
+        if spec is not None:
+            yield where, spec
+
+
+def _check_urls(numbered: Iterable[tuple[str, TaskSpec]]) -> None:
+    """Check all URLs before any file is fetched. Raises InvalidJob with the bad one's place."""
+    for where, spec in numbered:
+        try:
+            check_download_url(spec.url)
+        except InvalidJob as problem:
+            raise InvalidJob(f"{where}: {problem}") from None
 
 
 def _check_names(numbered: Iterable[tuple[str, TaskSpec]]) -> None:
@@ -161,7 +174,7 @@ def make_plan(files: ExportList, target: str, jobs: JobStateRepository) -> Plan:
     """
     first = _make_first_request(files, target)
     total = len(first.tasks or ())
-    all_files = f"{total:,} file" if total == 1 else f"{total:,} files"
+    all_files = format_count(total, "file")
     plan = Plan(first, jobs.find_by_id(first.job_id), f"{all_files} to fetch")
     if plan.existing_job is not None:
         _require_same_job(plan.existing_job, first)

@@ -6,6 +6,7 @@ cut the same command continues with the rest.
 
 import os
 import shlex
+from heapq import nsmallest
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +22,7 @@ from holdfast.cli.console import (
     strip_control_characters,
 )
 from holdfast.cli.errors import ExitCode
-from holdfast.cli.export.inspect import format_job_error
+from holdfast.cli.export.inspect import format_job_error, read_failed_tasks
 from holdfast.cli.export.live_view import ExportMonitor, PlainLines, show_export
 from holdfast.cli.export.options import (
     DownloadOptions,
@@ -30,6 +31,7 @@ from holdfast.cli.export.options import (
     check_target,
     find_store_in_folder,
     get_default_store,
+    require_usable_target,
 )
 from holdfast.cli.foreground import ForegroundRunner, Runnable
 from holdfast.cli.formatting import format_bytes, format_duration
@@ -38,7 +40,7 @@ from holdfast.core.events import Event as DomainEvent
 from holdfast.core.events import Events, Subscriber
 from holdfast.jobs import events as job_events
 from holdfast.jobs.file_names import OWN_FOLDER
-from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskStatus
+from holdfast.jobs.model import ExportJob, ExportTask, JobStatus
 
 if TYPE_CHECKING:
     from holdfast.cli.export.plan import Plan
@@ -65,17 +67,20 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Fetch the files of a list. The same command again continues where it stopped."""
-    from holdfast.bootstrap.exports import open_jobs
+    from holdfast.bootstrap.exports import open_jobs, require_downloads
     from holdfast.cli.export.plan import make_plan, read_list
 
     folder = check_target(to)
     settings = downloads.resolve_settings()
+    require_downloads()
     files = read_list(list_)
     store = _choose_store(jobs, folder, settings)
     # Jobs are kept forever, because the command may be repeated after months and must know
     # what it did. The store survives a power cut only if the files do (--durable).
     with open_jobs(store, keep_seconds=None, durable=settings.durable) as repository:
         plan = make_plan(files, os.path.abspath(to) if folder else to, repository)
+        if not plan.done:
+            require_usable_target(to)
         export_run = ExportRun(plan, to, repository, store, settings)
         export_run.run()
         export_run.print_result(as_json)
@@ -131,7 +136,8 @@ class ExportRun:
         from holdfast.bootstrap.exports import build_export_engine
         from holdfast.config.heartbeat import read_heartbeat_settings
 
-        events = Events(self._count, _report_exceptions(log_events(info, min_level="warning")))
+        log = log_events(info, "plain" if is_terminal() else "text", min_level="warning")
+        events = Events(self._count, _report_exceptions(log))
         engine = build_export_engine(
             self.jobs,
             self.to,
@@ -185,10 +191,11 @@ class ExportRun:
             info("run the same command again to continue")
 
     def _find_failures(self) -> list[ExportTask]:
-        """Return the first few failed tasks of a failed job."""
+        """Return the first few failed tasks of a failed job, in the order of their names."""
         if self.job.status is not JobStatus.FAILED:
             return []
-        return self.jobs.tasks(self.job.job_id, status=TaskStatus.FAILED, limit=_MAX_FAILURES)
+        failed = read_failed_tasks(self.jobs, self.job.job_id)
+        return nsmallest(_MAX_FAILURES, failed, key=lambda task: task.key)
 
     def _summarize(self) -> str:
         state = self.job.state

@@ -6,6 +6,7 @@ JB-15, JB-16, JB-28 (going on after a death), JB-34 (names), JB-35, I-JB-13 (can
 import json
 import os
 import pty
+import re
 import select
 import signal
 import sqlite3
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from moto import mock_aws
 
 from holdfast.cli.export.plan import read_list
 from holdfast.cli.formatting import format_bytes, parse_size
@@ -108,13 +110,6 @@ def test_a_list_may_come_on_standard_input_and_the_answer_as_json(place: ExportC
     assert place.read_files() == {"sub/ä.txt": place.make_data("a.txt")}
 
 
-def test_an_empty_list_is_done(place: ExportCli) -> None:
-    (place.folder / "none.txt").write_text("# nothing today\n")
-    ran = place.run("none.txt")
-    assert ran.code == 0, ran.err
-    assert "COMPLETED: 0 of 0 done" in ran.out
-
-
 # -- failures
 
 
@@ -129,7 +124,14 @@ def test_what_failed_is_named_and_tried_again_alone(place: ExportCli) -> None:
     [job] = place.read_jobs()
     shown = place.cli("export", "show", job.job_id, "--failed", "--jobs", "out")
     assert check_output(shown).count("Http404: ") == 11
-    assert "12 of 12 (100 %), 11 failed" in shown.out
+    assert "1 of 12 done (8 %), 11 failed" in shown.out
+    assert [line.split()[0] for line in shown.out.splitlines() if "Http404" in line] == [*bad]
+    assert [line.split()[0] for line in ran.err.splitlines() if "Http404" in line] == [
+        *bad[:10]
+    ]
+    assert "callback       none, because no execution waits" in shown.out
+    shortened = place.cli("export", "show", job.job_id[:8], "--jobs", "out", "--json")
+    assert shortened.json["job"] == job.job_id
 
     place.serve(*bad)
     again = place.run("urls.txt", "--json")
@@ -173,7 +175,11 @@ def test_a_name_that_leads_elsewhere_is_refused_with_its_line(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("http://a/1\nnot a url\n", "line 2: not a URL"),
+        ("http://a/1\nnot a url\n", "line 2: the address is not a URL"),
+        ("http://a/1\n\nftp://a/2\n", "line 3: files are downloaded by http or https, not by"),
+        ("# nothing today\n", "it names no files"),
+        ('{"jobId": "a", "tasks": []}', "it names no files"),
+        ('{"tasks": [{"url": "http://a/1"}, {"url": "ftp://a/b"}]}', "task 2: files are"),
         ('http://a/1\n{"url": \n', "line 2: the job: Invalid JSON"),
         ('{"url": "http://a/1"}\n{"key": "x"}\n', "line 2: url: Field required"),
         ("http://a/1\n\xff", "line 2: not UTF-8"),
@@ -184,7 +190,7 @@ def test_a_name_that_leads_elsewhere_is_refused_with_its_line(
         ('{"tasks": [], "taskToken": "' + TOKEN + '"}', "has a task token"),
         ('{"url":"http://a/b","key":"x"}\n{"url":"http://a/c","key":"x"}', "line 2: two files"),
     ],
-    ids=range(10),
+    ids=range(14),
 )
 def test_a_list_that_cannot_be_read_is_refused(cli: Cli, text: str, why: str) -> None:
     (cli.folder / "list").write_bytes(text.encode("latin-1"))
@@ -210,6 +216,37 @@ def test_a_target_that_is_impossible_is_refused(cli: Cli, to: str, why: str) -> 
     assert why in require_one_line(ran)
 
 
+def test_a_list_that_does_not_exist_is_a_wrong_argument(cli: Cli) -> None:
+    ran = cli("export", "run", "nope.txt", "--to", "out")
+    assert ran.code == 2
+    assert "cannot read 'nope.txt': No such file or directory" in require_one_line(ran)
+    assert "QUEUE" not in ran.err
+
+
+def test_a_missing_bucket_is_reported_before_a_file_is_fetched(
+    place: ExportCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    place.serve("a.txt")
+    with mock_aws():
+        ran = place.run(place.write_urls("a.txt"), "--to", "s3://no-such-bucket/x")
+    assert ran.code == 3
+    assert "s3://no-such-bucket/x cannot be written to (NoSuchBucket)" in require_one_line(ran)
+    assert place.count_requests("a.txt") == [0]
+
+
+def test_a_refused_private_address_says_how_to_allow_it(place: ExportCli) -> None:
+    place.serve("a.txt")
+    words = ("export", "run", place.write_urls("a.txt"), "--to", "out", "--workers", "1")
+    ran = place.cli(*words)
+    assert ran.code == 1
+    [allow] = re.findall(r"--allow-host \S+", ran.err)
+    assert allow == f"--allow-host 127.0.0.1:{place.server.port}"
+    assert place.cli(*words, *allow.split()).code == 0
+
+
 def test_a_job_id_stands_for_one_list_and_one_target(place: ExportCli) -> None:
     place.serve("a.txt", "b.txt")
     store = ("--jobs", "jobs.db")
@@ -229,7 +266,7 @@ def test_without_pycurl_the_error_says_what_to_install(place: ExportCli) -> None
     words = place.make_arguments("run", place.write_urls("a.txt"), "--to", "out")
     ran = real(place.folder, *words, env={"PYTHONPATH": str(place.folder / "none")})
     assert ran.code == 2
-    assert "pip install 'holdfast[export]'" in ran.err
+    assert "pip install 'holdfast[export]'" in require_one_line(ran)
 
 
 def test_nothing_is_left_open_in_any_process_of_a_run(place: ExportCli) -> None:
@@ -442,7 +479,7 @@ def test_jobs_are_listed_with_masked_tokens_and_what_they_wait_for(cli: Cli) -> 
     assert active["token"].startswith("token#")
     assert cli("export", "list", "--status", "COMPLETED", *store).json == []
     table = check_output(cli("export", "list", "--jobs", "jobs.db"))
-    assert "waiting\tDOWNLOADING\t2 of 3 (67 %), 1 failed" in table
+    assert "waiting\tDOWNLOADING\t1 of 3 done (33 %), 1 failed" in table
     story = cli("export", "show", "waiting", "--failed", "--jobs", "jobs.db")
     assert "callback       none" in check_output(story)
     assert "b  Http404: gone\\x1b[31m" in story.out
