@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.chats import open_conversations as open_conversations
     from holdfast.bootstrap.exports import open_jobs as open_jobs
     from holdfast.core.backoff import Backoff as Backoff
+    from holdfast.core.errors import AttemptFailed as AttemptFailed
     from holdfast.core.errors import ConfigError as ConfigError
     from holdfast.core.errors import HandlerNotFound as HandlerNotFound
     from holdfast.core.errors import HoldfastError as HoldfastError
@@ -61,8 +62,8 @@ __all__, __getattr__ = lazy_exports(
         "bootstrap.chats": "open_conversations",
         "bootstrap.exports": "open_jobs",
         "core.backoff": "Backoff",
-        "core.errors": "ConfigError HandlerNotFound HoldfastError InvalidName LeaseLost "
-        "MalformedMessage MessageTooLarge NewerSchema NotLeased QueueUnavailable "
+        "core.errors": "AttemptFailed ConfigError HandlerNotFound HoldfastError InvalidName "
+        "LeaseLost MalformedMessage MessageTooLarge NewerSchema NotLeased QueueUnavailable "
         "StoreUnavailable Unsupported",
         "core.events": "Events",
         "core.lease.keeper": "LeaseKeeper",

@@ -68,3 +68,16 @@ class ConfigError(HoldfastError):
 
 class HandlerNotFound(HoldfastError):
     """`MODULE:HANDLER` does not name a callable, or a child process cannot import it."""
+
+
+class AttemptFailed(HoldfastError):
+    """Stands for the end of an attempt whose exception is not at hand.
+
+    A handler in a child process raised it, or Holdfast ended the attempt, because the work
+    stalled, took too long or its process died. Its note is the traceback or the stacks.
+    """
+
+    def __init__(self, reason: str, detail: str | None = None) -> None:
+        super().__init__(reason)
+        if detail is not None:
+            self.add_note(detail)

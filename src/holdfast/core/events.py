@@ -1,8 +1,9 @@
 """Events: one value per state transition. Logging and metrics subscribe to them.
 
-No event carries a body, a receipt, a token or the text of a handler's error, so a subscriber
-may print any event. The queue stores that text with the message, where `holdfast explain`
-shows it. No component depends on a subscriber.
+No field of an event holds a body, a receipt, a token or the text of a handler's error, so a
+subscriber may print any event. A failed attempt also carries its `exception`, whose
+text may quote the message. It is not a field, so it is not printed, compared or pickled. No
+component depends on a subscriber.
 """
 
 from __future__ import annotations  # keeps annotations as text, which costs nothing
@@ -26,6 +27,7 @@ class _EventType(type):
     """
 
     __match_args__: tuple[str, ...]
+    attached: tuple[str, ...]  # optional values that are not fields: those with a default
     setters: tuple[Callable[[Any, Any], None], ...]  # of the slots; faster than by name
     level: int
     """The level of such events in logs, as the logging module numbers it."""
@@ -38,10 +40,14 @@ class _EventType(type):
         level: int | None = None,
     ) -> _EventType:
         own = tuple(namespace.get("__annotations__", ()))
-        inherited: tuple[str, ...] = getattr(bases[0], "__match_args__", ()) if bases else ()
-        namespace |= {"__slots__": own, "__match_args__": inherited + own}
+        # The default of an attachment is None. A slot cannot have one.
+        attached = tuple(field for field in own if namespace.pop(field, own) is None)
+        fields: tuple[str, ...] = getattr(bases[0], "__match_args__", ()) if bases else ()
+        fields += tuple(field for field in own if field not in attached)
+        namespace |= {"__slots__": own, "__match_args__": fields}
         kind = super().__new__(mcs, name, bases, namespace)
-        kind.setters = tuple(getattr(kind, field).__set__ for field in inherited + own)
+        kind.attached = attached
+        kind.setters = tuple(getattr(kind, field).__set__ for field in fields + attached)
         if level is not None:
             kind.level = level
         return kind
@@ -53,6 +59,7 @@ def _make_dataclass_fields(kind: type[Event]) -> Mapping[str, Field[Any]]:
         name: text
         for base in reversed(kind.__mro__)
         for name, text in get_annotations(base).items()
+        if name in kind.__match_args__
     }
     fields = make_dataclass(kind.__name__, annotations.items())
     return fields.__dataclass_fields__  # type: ignore[attr-defined,no-any-return]
@@ -68,7 +75,8 @@ class _DataclassFields:
 class Event(metaclass=_EventType, level=INFO):
     """The base of all events. An event is an immutable value, as a frozen dataclass is.
 
-    A subclass declares its fields by annotations, and its log level as `level=`.
+    A subclass declares its fields by annotations, and its log level as `level=`. An annotation
+    with the default None declares an attachment, which only attribute access shows.
     """
 
     __dataclass_fields__ = _DataclassFields()
@@ -81,11 +89,13 @@ class Event(metaclass=_EventType, level=INFO):
             set_field(self, value)
 
     def _order_arguments(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        names = type(self).__match_args__
+        attached = type(self).attached
+        names = type(self).__match_args__ + attached
         later = names[len(args) :]
-        if set(later) != set(named) or len(args) + len(named) != len(names):
+        given = {name: None for name in attached if name in later} | named
+        if set(later) != set(given) or len(args) + len(given) != len(names):
             raise TypeError(f"{type(self).__name__} takes exactly: {', '.join(names)}")
-        return args + tuple(named[name] for name in later)
+        return args + tuple(given[name] for name in later)
 
     def get_level(self) -> int:
         """Return the level of this event in logs."""
@@ -141,16 +151,23 @@ class Completed(MessageEvent):
 
 
 class Retried(MessageEvent, level=WARNING):
-    """The attempt failed and will be repeated. No delay means the queue's backoff decides."""
+    """The attempt failed and will be repeated. No delay means the queue's backoff decides.
+
+    `exception` is what the handler raised. For an attempt in a child process, or one that
+    Holdfast ended, it is an AttemptFailed. It is None if the handler asked for the retry."""
 
     delay_seconds: float | None
     reason: str
+    exception: BaseException | None = None
 
 
 class DeadLettered(MessageEvent, level=ERROR):
-    """The message was dead-lettered: rejected, out of attempts, or malformed."""
+    """The message was dead-lettered: rejected, out of attempts, or malformed.
+
+    `exception` is that of the last attempt, as for Retried."""
 
     reason: str
+    exception: BaseException | None = None
 
 
 class GivenBack(MessageEvent):
@@ -236,6 +253,19 @@ class PollFailed(QueueEvent, level=WARNING):
 
 Subscriber = Callable[[Event], None]
 
+OnError = Callable[[BaseException, Retried | DeadLettered], object]
+"""Called with the exception of a failed attempt, and the event that says what follows."""
+
+
+def pass_exceptions(on_error: OnError) -> Subscriber:
+    """Return a subscriber that calls `on_error` for each attempt that has an exception."""
+
+    def call_on_error(event: Event) -> None:
+        if isinstance(event, Retried | DeadLettered) and event.exception is not None:
+            on_error(event.exception, event)
+
+    return call_on_error
+
 
 class Events:
     """Passes each event to every subscriber, in the thread that emits it."""
@@ -243,7 +273,8 @@ class Events:
     def __init__(self, *subscribers: Subscriber) -> None:
         self._subscribers = subscribers
         self.has_subscribers = bool(subscribers)
-        """Whether an event would reach a subscriber. A hot path can skip building it if not."""
+        """Whether an ordinary event would reach a subscriber. If not, a hot path need not
+        build an event whose level is INFO or below."""
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Pass all later events to `subscriber` too."""

@@ -313,6 +313,7 @@ class Invocation(Generic[M]):
             elif self._is_held(entry):
                 outcome = executor.execute(entry.message, get_lease(entry.message))
                 settled = self._settle(entry, outcome, self._clock.monotonic() - started)
+                del outcome  # its exception refers to this frame
         finally:
             self._note(entry, settled)
         if settled in _SETTLED:

@@ -9,7 +9,15 @@ import pytest
 
 from holdfast.conversations import events as chat_events
 from holdfast.core import events
-from holdfast.core.events import Claimed, Completed, DeadLettered, Event, Events, MessageEvent
+from holdfast.core.events import (
+    Claimed,
+    Completed,
+    DeadLettered,
+    Event,
+    Events,
+    MessageEvent,
+    Retried,
+)
 from holdfast.core.queue.message import AnyMessage
 from holdfast.jobs import events as job_events
 from holdfast.testing import MemoryQueue
@@ -153,6 +161,37 @@ def test_an_event_takes_its_fields_by_position_or_by_name() -> None:
 def test_an_event_takes_each_field_once_and_nothing_else(args: Any, named: Any) -> None:
     with pytest.raises(TypeError, match="queue, message_id, attempt, seconds"):
         Completed(*args, **named)
+
+
+def test_an_exception_is_carried_but_is_not_a_field() -> None:
+    error = ValueError("quotes a body")
+    event = Retried("q", "m", 1, None, "ValueError", exception=error)
+    assert event.exception is error
+    assert event == Retried("q", "m", 1, None, "ValueError")
+    assert hash(event) == hash(Retried("q", "m", 1, None, "ValueError"))
+    assert "exception" not in event.get_fields()
+    assert "quotes a body" not in repr(event)
+    assert "quotes a body" not in str(dataclasses.asdict(event))  # type: ignore[call-overload]
+    assert b"quotes a body" not in pickle.dumps(event)
+    assert Retried("q", "m", 1, None, "ValueError", error).exception is error
+    assert DeadLettered("q", "m", 1, reason="x").exception is None
+    with pytest.raises(AttributeError):
+        event.exception = None  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (("q", "m", 1), {}),
+        (("q", "m", 1, "x", None), {"exception": None}),
+        (("q", "m", 1, "x", None, None), {}),
+        (("q", "m", 1), {"exception": None}),
+        (("q", "m", 1, "x"), {"error": None}),
+    ],
+)
+def test_an_event_takes_its_exception_once_and_nothing_else(args: Any, named: Any) -> None:
+    with pytest.raises(TypeError, match="queue, message_id, attempt, reason, exception"):
+        DeadLettered(*args, **named)
 
 
 def test_an_event_can_be_matched_by_position_and_by_name() -> None:

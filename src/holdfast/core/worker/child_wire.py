@@ -14,11 +14,13 @@ the worker is stopping.
 """
 
 import json
+from dataclasses import replace
 from struct import Struct
 from typing import Any
 
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import (
+    AttemptFailed,
     LeaseLost,
     MalformedMessage,
     MessageTooLarge,
@@ -81,35 +83,54 @@ def unpack_call(frame: bytes) -> tuple[Lease, bytes]:
 
 
 def pack_outcome(outcome: Outcome) -> bytes:
-    """Make an OUTCOME frame. Raises TypeError for an outcome that no handler can return."""
+    """Make an OUTCOME frame. Raises TypeError for an outcome that no handler can return.
+
+    An exception stays in the child, because unpickling it would run the child's code. The
+    frame says only whether there is one; `detail` is its traceback.
+    """
     match outcome:
         case Done():
             return OUTCOME
         case GiveBack():
-            fields: list[Any] = ["give back", None, "", None, ""]
-        case Retry(after_seconds, reason, detail, log_reason):
-            fields = ["retry", after_seconds, reason, detail, log_reason]
-        case Reject(reason, detail, log_reason):
-            fields = ["reject", None, reason, detail, log_reason]
+            fields: list[Any] = ["give back", None, "", None, "", False]
+        case Retry(after_seconds, reason, detail, log_reason, error):
+            fields = ["retry", after_seconds, reason, detail, log_reason, error is not None]
+        case Reject(reason, detail, log_reason, error):
+            fields = ["reject", None, reason, detail, log_reason, error is not None]
         case _:
             raise TypeError(f"not an outcome of a handler: {type(outcome).__name__}")
     return OUTCOME + json.dumps(fields).encode()
 
 
 def unpack_outcome(frame: bytes) -> Outcome:
-    """Parse an OUTCOME frame. Raises BrokenFrame unless `pack_outcome` could have made it."""
+    """Parse an OUTCOME frame. Raises BrokenFrame unless `pack_outcome` could have made it.
+
+    An AttemptFailed stands for an exception of the child.
+    """
     if frame == OUTCOME:
         return Done()
     match parse_json(frame[1:]):
-        case ["retry", after_seconds, str(reason), str() | None as detail, str(log_reason)] if (
-            is_delay(after_seconds)
-        ):
-            return to_outcome(Retry(after_seconds, reason, detail, log_reason))
-        case ["reject", None, str(reason), str() | None as detail, str(log_reason)]:
-            return to_outcome(Reject(reason, detail, log_reason))
-        case ["give back", None, "", None, ""]:
+        case ["give back", None, "", None, "", False]:
             return GiveBack()
-    raise BrokenFrame("its outcome is invalid")
+        case [
+            ("retry" | "reject") as kind,
+            after_seconds,
+            str(reason),
+            str() | None as detail,
+            str(log_reason),
+            bool(has_exception),
+        ] if is_delay(after_seconds) and (kind == "retry" or after_seconds is None):
+            pass
+        case _:
+            raise BrokenFrame("its outcome is invalid")
+    if kind == "reject":
+        outcome = to_outcome(Reject(reason, detail, log_reason))
+    else:
+        outcome = to_outcome(Retry(after_seconds, reason, detail, log_reason))
+    if not has_exception:
+        return outcome
+    assert isinstance(outcome, Retry | Reject)
+    return replace(outcome, exception=AttemptFailed(outcome.reason, outcome.detail))
 
 
 def pack_save(checkpoint: Any) -> bytes:

@@ -4,13 +4,15 @@
 
 `reason` and `detail` are stored with the message, where operators can read them. They may
 quote the message or an error of the handler, so they are never logged. Logs show
-`log_reason` in their place.
+`log_reason` in their place. `exception` is passed on with the event of the outcome. Logs show
+its traceback, unless that is turned off.
 """
 
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.core.errors import AttemptFailed
 from holdfast.core.queue.manager import MAX_SECONDS
 
 _MAX_REASON = 500
@@ -30,6 +32,7 @@ class Retry:
     reason: str = "the handler asked for a retry"
     detail: str | None = None  # a traceback or stack dump for operators
     log_reason: str = "the handler asked for a retry"
+    exception: BaseException | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class Reject:
     reason: str
     detail: str | None = None
     log_reason: str = "the handler rejected it"
+    exception: BaseException | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +82,21 @@ def to_outcome(result: Any) -> Outcome:
                 "the handler returned Retry() with after_seconds that is not a number, or more "
                 "than ten years"
             )
-        case Retry(after, reason, detail, log_reason):
-            return Retry(after, _join_lines(reason), _shorten(detail), _join_lines(log_reason))
-        case Reject(reason, detail, log_reason):
-            return Reject(_join_lines(reason), _shorten(detail), _join_lines(log_reason))
+        case Retry(after, reason, detail, log_reason, exception):
+            return Retry(
+                after,
+                _join_lines(reason),
+                _shorten(detail) or _format_if_raised(exception),
+                _join_lines(log_reason),
+                exception,
+            )
+        case Reject(reason, detail, log_reason, exception):
+            return Reject(
+                _join_lines(reason),
+                _shorten(detail) or _format_if_raised(exception),
+                _join_lines(log_reason),
+                exception,
+            )
         case _:
             # Name only the type, because the value may be private data.
             return _reject_result(
@@ -91,12 +106,16 @@ def to_outcome(result: Any) -> Outcome:
 
 
 def retry_after_error(error: BaseException) -> Retry:
-    """Return the outcome of a handler that raised `error`. Logs show only its type."""
+    """Return the outcome of a handler that raised `error`. Its reason in logs is the type.
+
+    The first frame of the traceback is removed, because it is Holdfast's own.
+    """
     text = _to_text(error)
-    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return Retry(
-        None, _join_lines(reason), _format_traceback(error), log_reason=type(error).__name__
-    )
+    name = type(error).__name__
+    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+    reason = _join_lines(f"{name}: {text}" if text else name)
+    return Retry(None, reason, format_traceback(error), name, error)
 
 
 def retry_logged(reason: str, detail: str | None = None) -> Retry:
@@ -104,7 +123,7 @@ def retry_logged(reason: str, detail: str | None = None) -> Retry:
 
     The reason is Holdfast's own text, so it quotes neither the message nor the handler.
     """
-    return Retry(None, reason, detail, log_reason=reason)
+    return Retry(None, reason, detail, reason, AttemptFailed(reason, detail))
 
 
 def _reject_result(reason: str) -> Reject:
@@ -126,13 +145,16 @@ def _to_text(value: Any) -> str:
         return "(its text cannot be shown)"
 
 
-def _format_traceback(error: BaseException) -> str | None:
-    # Skip the first frame, which is Holdfast's own and does not help the reader.
-    start = error.__traceback__ and (error.__traceback__.tb_next or error.__traceback__)
+def format_traceback(error: BaseException) -> str | None:
+    """Return the traceback as text, shortened, or None if the exception cannot be shown."""
     try:
-        return _shorten("".join(traceback.format_exception(type(error), error, start)))
+        return _shorten("".join(traceback.format_exception(error)))
     except Exception:
         return None
+
+
+def _format_if_raised(error: BaseException | None) -> str | None:
+    return None if error is None else format_traceback(error)
 
 
 def _join_lines(text: Any) -> str:

@@ -247,6 +247,9 @@ class ThreadRunner(Generic[M]):
             raise
         finally:
             self._in_flight.settle(message, outcome, self._clock.monotonic() - started_at)
+            # Its exception refers to this frame. Without this line, the message would stay in
+            # memory until the garbage collector finds the cycle.
+            del outcome
 
 
 class ProcessRunner(ThreadRunner[M]):

@@ -100,18 +100,18 @@ def _settle(
             if events.has_subscribers:
                 events.emit(Completed(name, id, attempt, seconds))
             return SettleResult.COMPLETED
-        case Retry(_, reason, detail, log_reason) if attempt >= queue.max_attempts:
+        case Retry(_, reason, detail, log_reason, error) if attempt >= queue.max_attempts:
             failed = "failed once" if attempt == 1 else f"failed {attempt} times"
             queue.dead_letter(message, f"{failed}, last: {reason}", detail=detail)
-            events.emit(DeadLettered(name, id, attempt, f"{failed}, last: {log_reason}"))
+            events.emit(DeadLettered(name, id, attempt, f"{failed}, last: {log_reason}", error))
             return SettleResult.DEAD_LETTERED
-        case Retry(after_seconds, reason, detail, log_reason):
+        case Retry(after_seconds, reason, detail, log_reason, error):
             queue.nack(message, delay_seconds=after_seconds, reason=reason, detail=detail)
-            events.emit(Retried(name, id, attempt, after_seconds, log_reason))
+            events.emit(Retried(name, id, attempt, after_seconds, log_reason, error))
             return SettleResult.RETRIED
-        case Reject(reason, detail, log_reason):
+        case Reject(reason, detail, log_reason, error):
             queue.dead_letter(message, reason, detail=detail)
-            events.emit(DeadLettered(name, id, attempt, log_reason))
+            events.emit(DeadLettered(name, id, attempt, log_reason, error))
             return SettleResult.DEAD_LETTERED
         case GiveBack():
             queue.release(message)
