@@ -1,9 +1,10 @@
 """Everything that Holdfast reports. Subscribe to it with `Events`.
 
-    events = Events(print)
+    events = Events(print, EventLog(tracebacks=False))
     Worker(queue, handler, events=events).run()
 
-Logs and metrics are made from these events alone.
+Logs and metrics are made from these events alone. A queue that is given no events logs them
+with `EventLog()`.
 """
 
 from holdfast.conversations.events import BatchBegun as BatchBegun
@@ -25,6 +26,7 @@ from holdfast.conversations.events import SweepFinished as SweepFinished
 from holdfast.conversations.events import TurnFinished as TurnFinished
 from holdfast.conversations.events import WindowOpened as WindowOpened
 from holdfast.conversations.events import WindowProlonged as WindowProlonged
+from holdfast.core.event_log import EventLog as EventLog
 from holdfast.core.events import CheckpointNotKept as CheckpointNotKept
 from holdfast.core.events import ChildKilled as ChildKilled
 from holdfast.core.events import Claimed as Claimed
@@ -38,6 +40,7 @@ from holdfast.core.events import LeaseRenewed as LeaseRenewed
 from holdfast.core.events import MessageEvent as MessageEvent
 from holdfast.core.events import MessageLeaseLost as MessageLeaseLost
 from holdfast.core.events import NearCap as NearCap
+from holdfast.core.events import OnError as OnError
 from holdfast.core.events import PollFailed as PollFailed
 from holdfast.core.events import QueueEvent as QueueEvent
 from holdfast.core.events import Retried as Retried

@@ -31,21 +31,28 @@ def log_events(
     style: Literal["text", "json", "plain"] = "text",
     *,
     min_level: str = "info",
+    tracebacks: bool = False,
+    explain: str | None = None,
 ) -> Subscriber:
-    """Return a subscriber that writes one line for each event of at least this level."""
+    """Return a subscriber that writes one line for each event of at least this level.
+
+    `tracebacks` and `explain` are those of `make_line_log`.
+    """
     import logging
 
     from holdfast.adapters.observe.logging import make_line_log
 
     level = logging.getLevelNamesMapping()[min_level.upper()]
-    return make_line_log(write_line, style, min_level=level)
+    return make_line_log(
+        write_line, style, min_level=level, tracebacks=tracebacks, explain=explain
+    )
 
 
-def make_application_log() -> Subscriber:
+def make_application_log(*, tracebacks: bool = True) -> Subscriber:
     """Return a subscriber that passes each event to the application's own logging."""
-    from holdfast.adapters.observe.logging import EventLog
+    from holdfast.adapters.observe import logging
 
-    return EventLog()
+    return logging.make_application_log(tracebacks=tracebacks)
 
 
 def serve_metrics(port: int, host: str = "127.0.0.1") -> "MetricsServer":

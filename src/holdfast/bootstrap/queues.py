@@ -118,10 +118,10 @@ def make_queue_opener(
 
     def open_source(address: str) -> "SQSQueue[M]":
         from holdfast.adapters.aws.sqs.event_source import make_client_and_address
-        from holdfast.adapters.observe.logging import EventLog
+        from holdfast.adapters.observe.logging import make_application_log
 
         client, name = make_client_and_address(address.removeprefix("sqs:"), answer_seconds)
-        observed = Events(EventLog()) if events is None else events
+        observed = Events(make_application_log()) if events is None else events
         return _open_sqs_queue(
             name, model, settings, clock=clock, events=observed, client=client
         )

@@ -59,8 +59,13 @@ class ChatRuntime:
 
     @property
     def events(self) -> Events:
-        """Return the events of this process, which go to the application's log."""
-        return self._build_once("events", lambda: Events(make_application_log()))
+        """Return the events of this process, which go to the application's log.
+
+        Tracebacks are left out, because an exception may quote what a customer wrote.
+        """
+        return self._build_once(
+            "events", lambda: Events(make_application_log(tracebacks=False))
+        )
 
     @property
     def app(self) -> "ChatApp":

@@ -13,9 +13,9 @@ import pytest
 
 from holdfast.adapters.aws.dynamodb.tables import JobTables, define_tables
 from holdfast.adapters.aws.stepfunctions import TOKEN_CLOSED
-from holdfast.adapters.observe.logging import get_event_name
 from holdfast.adapters.observe.metrics import Metrics
 from holdfast.config.heartbeat import HeartbeatSettings
+from holdfast.core.event_log import get_event_name
 from holdfast.core.events import Event
 from holdfast.doctor.state_machine import check_definition
 from holdfast.jobs import events as ev

@@ -1,68 +1,43 @@
-"""Events as log lines: one line of key=value pairs per transition, never with a body.
+"""Events as lines and in structlog. `holdfast.core.event_log` says what a record contains.
 
     2026-11-15T20:45:01.123Z level=info event=completed queue=acme/enrich message_id=4f1c…
 
-`EventLog()` writes to structlog if that is installed (`holdfast[logging]`), or else to the
-`holdfast` logger of the standard library. An application that has configured either needs
-nothing more. `make_line_log` formats complete lines itself, for the command line.
+`make_application_log` writes to structlog if that is installed (`holdfast[logging]`), or else
+to the `holdfast` logger of the standard library. An application that has configured either
+needs nothing more. `make_line_log` formats complete lines itself, for the command line.
 """
 
 import json
 import logging
-import re
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock, to_utc
-from holdfast.core.events import Event, Subscriber
+from holdfast.core.event_log import EventLog, format_pairs
+from holdfast.core.events import Subscriber
+from holdfast.core.worker.outcome import format_traceback
 
 Style = Literal["text", "json", "plain"]
-Write = Callable[[int, str, Mapping[str, Any]], None]
 
-_WORD_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
-
-
-def get_event_name(event: Event) -> str:
-    """Return the name of an event in logs, such as dead_lettered for DeadLettered."""
-    return _WORD_BOUNDARY.sub("_", type(event).__name__).lower()
+_FAILED = ("retried", "dead_lettered")  # the events for which `explain` has more to say
 
 
-def get_event_fields(event: Event) -> dict[str, Any]:
-    """Return the fields of an event, with text made safe for one line of a terminal."""
-    return {name: _clean(value) for name, value in event.get_fields().items()}
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, 3)
-    if isinstance(value, str) and not value.isprintable():
-        return value.encode("unicode_escape", "surrogatepass").decode("ascii")
-    return value
-
-
-class EventLog:
-    """A subscriber that writes each event of at least `min_level` to a logger."""
-
-    def __init__(self, write: Write | None = None, *, min_level: int = logging.INFO) -> None:
-        self._write = write or _find_logger()
-        self._at_least = min_level
-
-    def __call__(self, event: Event) -> None:
-        if (level := event.get_level()) >= self._at_least:
-            self._write(level, get_event_name(event), get_event_fields(event))
-
-
-def _find_logger() -> Write:
+def make_application_log(*, tracebacks: bool = True) -> Subscriber:
+    """Return a subscriber that logs to structlog, or else to the standard library."""
     try:
         import structlog
     except ImportError:
-        return _write_to_stdlib
+        return EventLog(min_level=logging.INFO, tracebacks=tracebacks)
     logger = structlog.get_logger("holdfast")
-    return lambda level, name, fields: logger.log(level, name, **fields)
 
+    def write(
+        level: int, name: str, fields: Mapping[str, Any], exception: BaseException | None
+    ) -> None:
+        failure = {} if exception is None else {"exc_info": exception}
+        logger.log(level, name, **fields, **failure)
 
-def _write_to_stdlib(level: int, name: str, fields: Mapping[str, Any]) -> None:
-    logging.getLogger("holdfast").log(level, "%s %s", name, format_pairs(fields))
+    return EventLog(write, min_level=logging.INFO, tracebacks=tracebacks)
 
 
 def make_line_log(
@@ -71,24 +46,44 @@ def make_line_log(
     *,
     min_level: int = logging.INFO,
     clock: Clock = SYSTEM_CLOCK,
+    tracebacks: bool = False,
+    explain: str | None = None,
 ) -> Subscriber:
     """Return a subscriber that writes complete lines.
 
     `text` has key=value pairs, `json` is for programs, and `plain` for a person's terminal.
+    A traceback is a value of the JSON object, or follows its line, indented, so that the text
+    of an exception cannot look like a line of the log. `explain` is a command that shows more
+    about a failed message when the message's id is added to it.
     """
 
-    def write(level: int, name: str, fields: Mapping[str, Any]) -> None:
+    def write(
+        level: int, name: str, fields: Mapping[str, Any], exception: BaseException | None
+    ) -> None:
+        trace = None if exception is None else format_traceback(exception)
+        hint = _make_hint(explain, name, fields)
         if style == "plain":
-            write_line(format_plain(name, fields))
+            lines = [format_plain(name, fields), *(trace or "").splitlines()]
+            write_line("\n    ".join([*lines, hint] if hint else lines))
             return
         at = f"{to_utc(clock.time()).isoformat(timespec='milliseconds')[:-6]}Z"
         pairs = {"level": logging.getLevelName(level).lower(), "event": name, **fields}
+        if hint:
+            pairs["explain"] = hint
         if style == "json":
-            write_line(json.dumps({"at": at, **pairs}))
+            traceback = {"traceback": trace} if trace else {}
+            write_line(json.dumps({"at": at, **pairs, **traceback}))
         else:
-            write_line(f"{at} {format_pairs(pairs)}")
+            lines = [f"{at} {format_pairs(pairs)}", *(trace or "").splitlines()]
+            write_line("\n    ".join(lines))
 
-    return EventLog(write, min_level=min_level)
+    return EventLog(write, min_level=min_level, tracebacks=tracebacks)
+
+
+def _make_hint(explain: str | None, name: str, fields: Mapping[str, Any]) -> str | None:
+    if explain is None or name not in _FAILED:
+        return None
+    return f"{explain} {shlex.quote(fields['message_id'])}"
 
 
 def format_plain(name: str, fields: Mapping[str, Any]) -> str:
@@ -110,13 +105,3 @@ def format_plain(name: str, fields: Mapping[str, Any]) -> str:
 def _format_detail(key: str, value: Any) -> str:
     label = key.removesuffix("_seconds").replace("_", " ")
     return f"{label} {value:g} s" if key.endswith("_seconds") else f"{label} {value}"
-
-
-def format_pairs(fields: Mapping[str, Any]) -> str:
-    """Format fields as key=value pairs, without those that are None."""
-    return " ".join(f"{key}={_quote(v)}" for key, v in fields.items() if v is not None)
-
-
-def _quote(value: Any) -> str:
-    text = str(value)
-    return text if text and not re.search(r'[\s="\\]', text) else json.dumps(text)

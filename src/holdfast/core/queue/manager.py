@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic
 from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import LeaseLost, NotLeased, Unsupported
+from holdfast.core.event_log import LoggedEvents
 from holdfast.core.events import Events
 from holdfast.core.lease.lease import RELEASED, Lease, Renewal, Unanswered
 from holdfast.core.queue.info import Holder as Holder
@@ -101,7 +102,7 @@ class QueueManager(ABC, Generic[M]):
         self.max_attempts = max_attempts
         self.backoff = backoff
         self.clock = clock
-        self.events = events or Events()
+        self.events = events or LoggedEvents()
         self._random = Random()
         self._poll_count = Lock()
 

@@ -14,9 +14,16 @@ from queue import Empty, SimpleQueue
 from threading import Event, Lock
 from typing import Generic, Literal
 
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.clock import Clock
 from holdfast.core.errors import ConfigError
-from holdfast.core.events import Events, WorkerStarted, WorkerStopped, WorkerStopping
+from holdfast.core.events import (
+    Events,
+    OnError,
+    WorkerStarted,
+    WorkerStopped,
+    WorkerStopping,
+    pass_exceptions,
+)
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.process.liveness import LivenessLimits
 from holdfast.core.queue.manager import QueueManager
@@ -73,8 +80,14 @@ class Worker(Generic[M]):
     A handler may run `stall_seconds` without a `ctx.beat()`, and `timeout_seconds` in all. A
     child process may be unresponsive for `pulse_seconds`. Beyond these limits a process is
     killed or a coroutine cancelled, and the message is retried. A thread can only be
-    notified, so its message comes back when the lease runs out. Process isolation works in
-    real time, so it needs the system's clock.
+    notified, so its message comes back when the lease runs out.
+
+    Without `events`, those of the queue are used, which log to the logger `holdfast` unless
+    the queue was given others. `on_error` is called after each attempt that failed with an
+    exception, in the thread that settled it. An exception of `on_error` itself is logged.
+
+    The clock is the queue's. Process isolation works in real time, so it needs a clock that
+    runs as the system's does.
     """
 
     def __init__(
@@ -90,8 +103,9 @@ class Worker(Generic[M]):
         drain_seconds: float = 30.0,
         kill_grace_seconds: float = 2.0,
         keeper: LeaseKeeper | None = None,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock | None = None,
         events: Events | None = None,
+        on_error: OnError | None = None,
     ) -> None:
         """Check the settings. Raises ConfigError if they could never work."""
         _check_above_zero(concurrency=concurrency, pulse_seconds=pulse_seconds)
@@ -106,8 +120,11 @@ class Worker(Generic[M]):
         )
         self._drain_seconds = drain_seconds
         self._keeper = keeper
-        self._clock = clock
+        self._clock = clock or queue.clock
         self._events = queue.events if events is None else events
+        if on_error is not None:
+            # Events of its own: other workers of this queue may not have the same callback.
+            self._events = Events(self._events.emit, pass_exceptions(on_error))
         self._running = Lock()
         self._wake = SignalSafeEvent()
         self._stop_requested = False

@@ -32,10 +32,10 @@ def test_the_standard_library_logs_where_structlog_is_not_installed() -> None:
     done = run_without(
         ["structlog"],
         "import logging\n"
-        "from holdfast.adapters.observe.logging import EventLog\n"
+        "from holdfast.adapters.observe.logging import make_application_log\n"
         "from holdfast.core import events as ev\n"
         "logging.basicConfig(level=logging.INFO)\n"
-        "EventLog()(ev.Completed('q', 'm', 1, seconds=2.0))\n",
+        "make_application_log()(ev.Completed('q', 'm', 1, seconds=2.0))\n",
     )
     assert done.stderr == "INFO:holdfast:completed queue=q message_id=m attempt=1 seconds=2.0\n"
 

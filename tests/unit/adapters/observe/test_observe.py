@@ -9,14 +9,10 @@ import prometheus_client
 import pytest
 import structlog
 
-from holdfast.adapters.observe.logging import (
-    EventLog,
-    get_event_fields,
-    get_event_name,
-    make_line_log,
-)
+from holdfast.adapters.observe.logging import make_application_log, make_line_log
 from holdfast.adapters.observe.metrics import Metrics
 from holdfast.core import events as ev
+from holdfast.core.event_log import get_event_fields, get_event_name
 from holdfast.core.events import Event, Events
 from holdfast.testing import ManualClock
 
@@ -100,7 +96,7 @@ def test_an_id_cannot_forge_a_line_or_control_a_terminal(lines: list[str]) -> No
 
 def test_structlog_is_used_where_it_is_installed() -> None:
     with structlog.testing.capture_logs() as captured:
-        Events(EventLog()).emit(ev.Completed("q", "m", 1, seconds=2.0))
+        Events(make_application_log()).emit(ev.Completed("q", "m", 1, seconds=2.0))
     assert captured == [
         {
             "event": "completed",
@@ -111,6 +107,69 @@ def test_structlog_is_used_where_it_is_installed() -> None:
             "seconds": 2.0,
         }
     ]
+
+
+# -- failed attempts
+
+
+def fail(text: str = "no such luck") -> ev.Retried:
+    """Return the event of an attempt that failed with this text."""
+    try:
+        raise ValueError(text)
+    except ValueError as error:
+        return ev.Retried("q", "m 1", 1, None, "ValueError", error)
+
+
+def test_a_traceback_follows_its_line(lines: list[str]) -> None:
+    make_line_log(lines.append, tracebacks=True)(fail())
+    line, first, *_, last = lines[0].splitlines()
+    assert "event=retried" in line
+    assert first == "    Traceback (most recent call last):"
+    assert last == "    ValueError: no such luck"
+
+
+def test_a_traceback_is_a_value_of_the_json_object(lines: list[str]) -> None:
+    make_line_log(lines.append, "json", tracebacks=True)(fail())
+    traceback = json.loads(lines[0])["traceback"]
+    assert traceback.startswith("Traceback (most recent call last):")
+    assert traceback.endswith("ValueError: no such luck\n")
+
+
+def test_the_text_of_an_exception_cannot_forge_a_line(lines: list[str]) -> None:
+    log = make_line_log(lines.append, tracebacks=True)
+    log(fail("x\n2026-01-01T00:00:00.000Z level=info\r2026\u2028now"))
+    _, *traceback = "\n".join(lines).splitlines()
+    assert [line for line in traceback if not line.startswith("    ")] == []
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_without_tracebacks_only_the_type_of_an_exception_is_shown(
+    lines: list[str], style: Any
+) -> None:
+    make_line_log(lines.append, style)(fail())
+    [line] = lines
+    assert "no such luck" not in line
+    assert "Traceback" not in line
+    assert "ValueError" in line
+
+
+def test_a_failed_attempt_names_the_command_that_explains_it(lines: list[str]) -> None:
+    log = make_line_log(lines.append, "json", explain="holdfast explain acme/enrich")
+    log(fail())
+    log(ev.DeadLettered("q", "a", 1, reason="no use"))
+    log(ev.Completed("q", "a", 1, seconds=1.0))
+    retried, dead, completed = map(json.loads, lines)
+    assert retried["explain"] == "holdfast explain acme/enrich 'm 1'"
+    assert dead["explain"] == "holdfast explain acme/enrich a"
+    assert "explain" not in completed
+
+
+def test_structlog_gets_the_exception() -> None:
+    event = fail()
+    with structlog.testing.capture_logs() as captured:
+        make_application_log()(event)
+        make_application_log(tracebacks=False)(event)
+    assert [entry.get("exc_info") for entry in captured] == [event.exception, None]
 
 
 def test_no_event_has_a_field_for_a_body_or_a_receipt() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import prometheus_client
 import pytest
 
-from holdfast.adapters.observe.logging import get_event_name, make_line_log
+from holdfast.adapters.observe.logging import make_line_log
 from holdfast.adapters.observe.metrics import Metrics
+from holdfast.core.event_log import get_event_name
 from holdfast.core.events import Event
 from holdfast.jobs import events as ev
 

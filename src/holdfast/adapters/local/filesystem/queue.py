@@ -280,12 +280,9 @@ class FilesystemQueue(QueueManager[M]):
         earlier_worker = self._workers.get_worker_id(token)
         earlier = TaskName(claim.task.key, claim.task.fence - 1, claim.task.refunds)
         self._add_history(earlier, "lost", token, "its lease ran out: the worker died or froze")
-        if self.events.has_subscribers:
-            self.events.emit(
-                ev.TakenOver(
-                    self.name, message_id, claim.task.attempts, from_worker=earlier_worker
-                )
-            )
+        self.events.emit(
+            ev.TakenOver(self.name, message_id, claim.task.attempts, from_worker=earlier_worker)
+        )
 
     def _wait_for_newer_code(self, claim: Claim, error: NewerSchema) -> None:
         self._put_back(claim, claim.task.refunded(), NEWER_SCHEMA_DELAY_SECONDS)
