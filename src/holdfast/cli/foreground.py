@@ -70,11 +70,19 @@ class ServiceOptions:
             info(f"metrics at http://{self.metrics_host}:{server.port}/metrics")
             yield
 
-    def choose_status(self, events: "Events", make_view: Callable[[], LiveView]) -> LiveStatus:
+    def choose_status(
+        self,
+        events: "Events",
+        make_view: Callable[[], LiveView],
+        *,
+        tracebacks: bool = False,
+        explain: str | None = None,
+    ) -> LiveStatus:
         """Log events to stderr, and return the view to show.
 
         On a terminal without a chosen format, only warnings and errors are logged, as plain
-        lines. Otherwise every event is logged, and no view is shown.
+        lines. Otherwise every event is logged, and no view is shown. `tracebacks` shows those
+        of failed attempts, and `explain` is a command that shows more about a failed message.
         """
         from holdfast.bootstrap import log_events
 
@@ -82,10 +90,16 @@ class ServiceOptions:
         if style not in (None, "text", "json"):
             raise UsageError(f"--log-format must be text or json; got {style!r}")
         live = is_terminal() and style is None
-        if live:
-            events.subscribe(log_events(info, "plain", min_level="warning"))
-        else:
-            events.subscribe(log_events(info, cast(Literal["text", "json"], style or "text")))
+        log_style = cast(Literal["text", "json"], style or "text")
+        events.subscribe(
+            log_events(
+                info,
+                "plain" if live else log_style,
+                min_level="warning" if live else "info",
+                tracebacks=tracebacks,
+                explain=explain,
+            )
+        )
         return make_view() if live else LiveStatus()
 
     def report(self, runner: "ForegroundRunner[WorkerReport]", report: "WorkerReport") -> None:

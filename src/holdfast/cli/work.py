@@ -1,6 +1,7 @@
 """`holdfast work`: run a worker until it is stopped or the queue is empty."""
 
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -58,6 +59,14 @@ def work(
     max_attempts: Annotated[
         int | None, typer.Option(min=1, help="Attempts before a message is dead-lettered.")
     ] = None,
+    tracebacks: Annotated[
+        bool,
+        typer.Option(
+            "--tracebacks/--no-tracebacks",
+            help="Log the traceback of a handler that fails; the text of its exception may "
+            "quote the message.",
+        ),
+    ] = True,
     *,
     ending: EndOptions,
     service: ServiceOptions,
@@ -91,7 +100,13 @@ def work(
             drain_seconds=drain,
             events=events,
         )
-        status = service.choose_status(events, lambda: show_status_line(queue.name, counts))
+        explain = f"holdfast explain {shlex.quote(queue_url)}"
+        status = service.choose_status(
+            events,
+            lambda: show_status_line(queue.name, counts),
+            tracebacks=tracebacks,
+            explain=explain if "find" in queue.capabilities else None,
+        )
         runner = ForegroundRunner(make_runnable(worker, counts, ending), status, drain)
         report_created(new)
         report = runner.run()
