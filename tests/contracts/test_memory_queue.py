@@ -10,7 +10,7 @@ import pytest
 from holdfast.core.events import Events
 from holdfast.core.queue.manager import QueueStats
 from holdfast.core.queue.message import AnyMessage, QueueMessage, Upgrader
-from holdfast.testing import ManualClock, MemoryQueue
+from holdfast.testing import ManualClock, MemoryQueue, MemoryQueueFactory, SkippingClock
 from holdfast.testing.contracts.queue.contract import QueueContract
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
 
@@ -52,15 +52,16 @@ def test_queues_share_messages_only_if_shared_with_is_given() -> None:
 
 
 def test_a_stepped_wall_clock_neither_ends_a_lease_nor_keeps_it(
-    memory_queue: MemoryQueue[AnyMessage], manual_clock: ManualClock
+    manual_clock: ManualClock,
 ) -> None:
-    memory_queue.push(AnyMessage())
-    memory_queue.poll()
+    queue = MemoryQueue(clock=manual_clock)
+    queue.push(AnyMessage())
+    queue.poll()
     manual_clock.step_time(100_000)
-    assert memory_queue.poll() == []
+    assert queue.poll() == []
     manual_clock.step_time(-200_000)
-    manual_clock.advance(memory_queue.lease_seconds)
-    assert [message.attempts for message in memory_queue.poll()] == [2]
+    manual_clock.advance(queue.lease_seconds)
+    assert [message.attempts for message in queue.poll()] == [2]
 
 
 def test_a_subscriber_may_call_the_queue(manual_clock: ManualClock) -> None:
@@ -100,16 +101,17 @@ def test_a_worker_too_slow_to_decode_its_claim_does_not_dead_letter_its_successo
 
 
 def test_thousands_of_renewals_and_checkpoints_leave_nothing_behind(
-    memory_queue: MemoryQueue[AnyMessage], manual_clock: ManualClock
+    manual_clock: ManualClock,
 ) -> None:
-    memory_queue.push(AnyMessage())
-    [message] = memory_queue.poll()
+    queue = MemoryQueue(clock=manual_clock)
+    queue.push(AnyMessage())
+    [message] = queue.poll()
     for step in range(5_000):
         manual_clock.advance(1)
-        memory_queue.extend(message)
-        memory_queue.save_checkpoint(message, step)
-        memory_queue.poll()
-    assert memory_queue._table.entries <= memory_queue.lease_seconds + 1
+        queue.extend(message)
+        queue.save_checkpoint(message, step)
+        queue.poll()
+    assert queue._table.entries <= queue.lease_seconds + 1
 
 
 # -- the pytest plugin
@@ -146,9 +148,20 @@ def test_the_testing_package_names_what_it_offers() -> None:
 
 
 def test_the_fixtures_belong_together(
-    memory_queue: MemoryQueue[AnyMessage], manual_clock: ManualClock
+    memory_queue: MemoryQueueFactory, skipping_clock: SkippingClock
 ) -> None:
-    memory_queue.push(AnyMessage(), delay_seconds=10)
-    assert memory_queue.poll() == []
-    manual_clock.advance(10)
-    assert len(memory_queue.poll()) == 1
+    queue = memory_queue()
+    queue.push(AnyMessage(), delay_seconds=10)
+    assert queue.poll() == []
+    skipping_clock.advance(10)
+    assert len(queue.poll()) == 1
+
+
+def test_the_factory_makes_queues_of_a_type_with_settings(
+    memory_queue: MemoryQueueFactory, manual_clock: ManualClock
+) -> None:
+    queue = memory_queue(Strict, max_attempts=1, lease_seconds=5, clock=manual_clock)
+    queue.push(Strict(number=7))
+    assert queue.poll()[0].number == 7
+    assert (queue.max_attempts, queue.lease_seconds, queue.clock) == (1, 5, manual_clock)
+    assert memory_queue(Strict).poll() == []  # each queue is its own

@@ -1,5 +1,5 @@
-"""Fakes that keep the contracts: a manual clock, and queues, jobs, conversations and
-Amazon's services in memory.
+"""Fakes that keep the contracts: clocks that a test controls, queues, jobs, conversations and
+Amazon's services in memory. `run_once` calls a handler as a worker would.
 
 They are loaded on first use, because pytest imports this package in every project of an
 environment that has Holdfast installed, and a project should not load what it does not use.
@@ -11,19 +11,24 @@ from holdfast._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock as ManualClock
+    from holdfast.testing.clock import SkippingClock as SkippingClock
+    from holdfast.testing.handlers import FakeContext as FakeContext
+    from holdfast.testing.handlers import run_once as run_once
     from holdfast.testing.memory_conversations import MemoryConversations as MemoryConversations
     from holdfast.testing.memory_jobs import MemoryJobs as MemoryJobs
     from holdfast.testing.memory_queue import MemoryQueue as MemoryQueue
+    from holdfast.testing.memory_queue import MemoryQueueFactory as MemoryQueueFactory
     from holdfast.testing.sqs.service import SimulatedSqs as SimulatedSqs
     from holdfast.testing.stepfunctions import SimulatedStepFunctions as SimulatedStepFunctions
 
 __all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "testing.clock": "ManualClock",
+        "testing.clock": "ManualClock SkippingClock",
+        "testing.handlers": "FakeContext run_once",
         "testing.memory_conversations": "MemoryConversations",
         "testing.memory_jobs": "MemoryJobs",
-        "testing.memory_queue": "MemoryQueue",
+        "testing.memory_queue": "MemoryQueue MemoryQueueFactory",
         "testing.sqs.service": "SimulatedSqs",
         "testing.stepfunctions": "SimulatedStepFunctions",
     },

@@ -1,6 +1,8 @@
-"""A clock that stands still until a test moves it."""
+"""Clocks for tests: one that stands still until a test moves it, and one that skips waits."""
 
 from threading import Event, Lock
+
+from holdfast.core.clock import SYSTEM_CLOCK
 
 _CHECK_SECONDS = 0.001  # real time between two checks of a waiting thread
 
@@ -81,3 +83,47 @@ class ManualClock:
         finally:
             with self._lock:
                 self._waits.remove(until)
+
+
+class SkippingClock:
+    """A clock that runs in real time, but skips the time until the next message is due.
+
+    A MemoryQueue with this clock skips when a worker waits for a message and none is being
+    worked on. So retries, delays and leases that run out take no real time, and the limits of
+    a running handler count as usual. Threads may share it.
+    """
+
+    def __init__(self) -> None:
+        self._skipped_seconds = 0.0
+        self._lock = Lock()
+
+    def time(self) -> float:
+        """Return the wall time in epoch seconds."""
+        return SYSTEM_CLOCK.time() + self._skipped_seconds
+
+    def monotonic(self) -> float:
+        """Return the monotonic time in seconds."""
+        return SYSTEM_CLOCK.monotonic() + self._skipped_seconds
+
+    def advance(self, seconds: float) -> None:
+        """Let `seconds` pass in one step. This does not wake a thread that waits."""
+        if not seconds >= 0:
+            raise ValueError(f"time cannot move by {seconds} seconds")
+        with self._lock:
+            self._skipped_seconds += seconds
+
+    def skip_to(self, at: float) -> None:
+        """Move to the monotonic time `at`, unless it is over already."""
+        with self._lock:
+            left_seconds = at - self.monotonic()
+            if left_seconds > 0:
+                # A little more, because a sum of floats may be a little less than `at`.
+                self._skipped_seconds += left_seconds + 1e-6
+
+    def wait(self, event: Event, seconds: float | None) -> bool:
+        """Wait in real time, as Clock.wait does."""
+        return SYSTEM_CLOCK.wait(event, seconds)
+
+    def sleep(self, seconds: float) -> None:
+        """Let `seconds` pass in one step."""
+        self.advance(max(0.0, seconds))

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from threading import Event
 from typing import Any, cast
 
 from holdfast.core.backoff import Backoff
@@ -31,6 +32,7 @@ from holdfast.core.queue.message import (
     get_lease,
 )
 from holdfast.core.queue.search import select_messages
+from holdfast.testing.clock import SkippingClock
 from holdfast.testing.memory_tasks import (
     DeadState,
     FinishedState,
@@ -56,6 +58,10 @@ class MemoryQueue(QueueManager[M]):
     represent fail here too. With `shared_with` it is another worker's view of that queue's
     messages. Leases expire by the first queue's clock, but each worker counts its own
     deadlines by its own clock, so a test can freeze one worker while time passes for others.
+
+    With a SkippingClock, a poll that may wait does not wait for a message that is due later:
+    the clock skips to that time. A message that was polled but neither settled nor held by a
+    keeper comes back when its lease ends, as after a crash.
     """
 
     def __init__(
@@ -122,11 +128,21 @@ class MemoryQueue(QueueManager[M]):
             claimed_at = self.clock.monotonic()
             if (task := self._claim_next()) is None:
                 break
-            lease = self._lease(task, claimed_at)
+            lease = self._make_lease(task, claimed_at)
             if (message := self._decode(task, lease)) is not None:
                 attach_lease(message, lease)
                 claimed.append(message)
         return claimed
+
+    def _wait_for_message(self, stop: Event, seconds: float) -> bool:
+        clock = self._table.clock
+        if isinstance(clock, SkippingClock):
+            with self._table.lock:
+                claim_at = self._table.find_next_claim()
+            if claim_at is not None:
+                clock.skip_to(claim_at)
+                return stop.is_set()
+        return super()._wait_for_message(stop, seconds)
 
     def _claim_next(self) -> MemoryTask | None:
         """Claim the next task, and dead-letter tasks that have no attempts left."""
@@ -162,8 +178,8 @@ class MemoryQueue(QueueManager[M]):
             case LeasedState(worker_id=from_worker), _:
                 self.events.emit(TakenOver(self.name, after.id, after.attempts, from_worker))
 
-    def _lease(self, task: MemoryTask, claimed_at: float) -> Lease:
-        return Lease(
+    def _make_lease(self, task: MemoryTask, claimed_at: float) -> Lease:
+        lease = Lease(
             self,
             task.key,
             message_id=task.id,
@@ -172,6 +188,9 @@ class MemoryQueue(QueueManager[M]):
             claimed_at=claimed_at,
             seconds=self.lease_seconds,
         )
+        with self._table.lock:
+            self._table.leases.add(lease)
+        return lease
 
     def _decode(self, task: MemoryTask, lease: Lease) -> M | None:
         """Return the message of a claimed task, or None if this code cannot read it."""
@@ -387,3 +406,37 @@ def _explain_exhaustion(task: MemoryTask, limit: int) -> str:
     charged = [past.reason for past in task.past if past.outcome in ("lost", "retried")]
     last = f"; the last: {charged[-1]}" if charged else ""
     return f"{task.attempts} of {limit} attempts failed{last}"
+
+
+class MemoryQueueFactory:
+    """Makes empty queues in memory. The pytest fixture `memory_queue` is one.
+
+    Their clock is the factory's, unless a queue is given its own.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def __call__(
+        self,
+        model: type[M] = AnyMessage,  # type: ignore[assignment]  # the default of M
+        *,
+        name: str = "memory",
+        lease_seconds: float = 60.0,
+        max_attempts: int = 5,
+        backoff: Backoff = Backoff(),  # noqa: B008  # frozen
+        dedupe: bool = False,
+        clock: Clock | None = None,
+        events: Events | None = None,
+    ) -> MemoryQueue[M]:
+        """Return an empty queue for messages of this type."""
+        return MemoryQueue(
+            model,
+            name=name,
+            lease_seconds=lease_seconds,
+            max_attempts=max_attempts,
+            backoff=backoff,
+            dedupe=dedupe,
+            clock=clock or self.clock,
+            events=events,
+        )

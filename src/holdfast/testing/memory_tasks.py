@@ -17,8 +17,10 @@ from datetime import datetime
 from heapq import heappop, heappush
 from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 from holdfast.core.clock import Clock, to_utc
+from holdfast.core.lease.lease import Lease
 from holdfast.core.queue.manager import (
     Holder,
     MessageInfo,
@@ -160,6 +162,7 @@ class TaskTable:
         # for. If its time is no longer that of its task, it is skipped when it comes up.
         self._waiting: list[tuple[float, int, str]] = []
         self._leased: list[tuple[float, int, str]] = []
+        self.leases: WeakSet[Lease] = WeakSet()  # those that were handed out
 
     @property
     def entries(self) -> int:
@@ -204,11 +207,29 @@ class TaskTable:
         return self._pop(self._leased, now) or self._pop(self._waiting, now)
 
     def _pop(self, heap: list[tuple[float, int, str]], now: float) -> MemoryTask | None:
-        while heap and heap[0][0] <= now:
-            at, _, key = heappop(heap)
+        if (task := self._peek(heap)) is None or heap[0][0] > now:
+            return None
+        heappop(heap)
+        return task
+
+    def find_next_claim(self) -> float | None:
+        """Return when the next task can be claimed, or None if no task ever can.
+
+        While a keeper renews a lease, its message is being worked on, so the answer is None.
+        """
+        if any(lease.live and lease.is_watched for lease in self.leases):
+            return None
+        heaps = (self._waiting, self._leased)
+        return min((heap[0][0] for heap in heaps if self._peek(heap)), default=None)
+
+    def _peek(self, heap: list[tuple[float, int, str]]) -> MemoryTask | None:
+        """Return the first task of the heap, after removing outdated entries before it."""
+        while heap:
+            at, _, key = heap[0]
             task = self._tasks.get(key)
             if task is not None and task.claimable_at == at:
                 return task
+            heappop(heap)
         return None
 
     def list_tasks(self) -> list[MemoryTask]:

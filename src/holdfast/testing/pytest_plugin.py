@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from holdfast.core.queue.message import AnyMessage
-    from holdfast.testing.clock import ManualClock
-    from holdfast.testing.memory_queue import MemoryQueue
+    from holdfast.testing.clock import ManualClock, SkippingClock
+    from holdfast.testing.memory_queue import MemoryQueueFactory
     from holdfast.testing.sqs.service import SimulatedSqs
 
 
@@ -35,11 +34,22 @@ def manual_clock() -> "ManualClock":
 
 
 @pytest.fixture
-def memory_queue(manual_clock: "ManualClock") -> "MemoryQueue[AnyMessage]":
-    """An empty queue in memory whose leases and delays follow `manual_clock`."""
-    from holdfast.testing.memory_queue import MemoryQueue
+def skipping_clock() -> "SkippingClock":
+    """A clock that skips to the time when the next message is due."""
+    from holdfast.testing.clock import SkippingClock
 
-    return MemoryQueue(clock=manual_clock)
+    return SkippingClock()
+
+
+@pytest.fixture
+def memory_queue(skipping_clock: "SkippingClock") -> "MemoryQueueFactory":
+    """Make empty queues in memory, such as `memory_queue(Charge, max_attempts=2)`.
+
+    Their delays and leases follow `skipping_clock`, so a worker never waits for a retry.
+    """
+    from holdfast.testing.memory_queue import MemoryQueueFactory
+
+    return MemoryQueueFactory(skipping_clock)
 
 
 @pytest.fixture

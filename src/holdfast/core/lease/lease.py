@@ -136,6 +136,11 @@ class Lease:
         return self.state is HELD or self.state is AT_RISK
 
     @property
+    def is_watched(self) -> bool:
+        """Whether a callback waits for its loss. A keeper watches every lease that it holds."""
+        return bool(self._on_lost)
+
+    @property
     def lost(self) -> Event:
         """An event that is set when the lease is lost.
 

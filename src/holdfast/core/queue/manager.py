@@ -148,13 +148,17 @@ class QueueManager(ABC, Generic[M]):
         give_up_at = self.clock.monotonic() + wait_seconds
         pause = 0.01
         while not stop.is_set() and (left := give_up_at - self.clock.monotonic()) > 0:
-            if self.clock.wait(stop, min(pause, left)):
+            if self._wait_for_message(stop, min(pause, left)):
                 break
             claimed = self._claim(batch_size)
             if claimed:
                 return claimed
             pause = min(pause * 1.5, 0.25)
         return []
+
+    def _wait_for_message(self, stop: Event, seconds: float) -> bool:
+        """Wait before the next claim, and return whether `stop` is set."""
+        return self.clock.wait(stop, seconds)
 
     @abstractmethod
     def _claim(self, limit: int) -> list[M]:

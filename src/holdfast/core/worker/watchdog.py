@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from holdfast.core.clock import Clock
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import (
     ConfigError,
     HandlerNotFound,
@@ -143,8 +143,9 @@ class Watchdog(Executor[M]):
         if self._child is not None:  # `execute` checks whether it is alive
             return True
         child = self._child = HandlerProcess(self._handler, self._interval, self._clock)
-        until = self._clock.monotonic() + START_TIMEOUT_SECONDS
-        while self._clock.monotonic() < until and not self._in_flight.stopping.is_set():
+        # A child starts in real time, also if the queue's clock skips or is moved meanwhile.
+        until = SYSTEM_CLOCK.monotonic() + START_TIMEOUT_SECONDS
+        while SYSTEM_CLOCK.monotonic() < until and not self._in_flight.stopping.is_set():
             child.wait(0.1)
             if self._is_ready(child):
                 return True

@@ -1,0 +1,104 @@
+"""Call a handler in a test as a worker would, without a queue and without threads."""
+
+import json
+from threading import Event
+from typing import Any
+
+from holdfast.core.errors import MalformedMessage
+from holdfast.core.lease.lease import Lease
+from holdfast.core.queue.message import AnyMessage, MessageCodec, QueueMessage, attach_lease
+from holdfast.core.worker.context import Context
+from holdfast.core.worker.handler import Handler
+from holdfast.core.worker.outcome import Outcome
+from holdfast.core.worker.runner import DirectExecutor
+from holdfast.testing.clock import ManualClock
+
+_NO_SOURCE: Any = None
+
+
+class FakeContext(Context):
+    """A context without a queue, which records what the handler reports.
+
+    `checkpoint` is what an earlier attempt saved. The lease is not renewed, and its time is
+    `clock`, which the test moves. Set `stopping` for a worker that drains, and call `lose` for
+    a lease that another worker has taken over.
+    """
+
+    def __init__(
+        self,
+        message_id: str = "fake",
+        *,
+        attempt: int = 1,
+        checkpoint: Any = None,
+        lease_seconds: float = 60.0,
+    ) -> None:
+        self.clock = ManualClock()
+        self.beats = 0
+        """How often the handler called `beat`."""
+        self._store = _Checkpoints(checkpoint)
+        self.lease = Lease(
+            _NO_SOURCE,
+            None,
+            message_id=message_id,
+            attempt=attempt,
+            # A first claim has no checkpoint, so a checkpoint needs a second one.
+            fence=attempt if checkpoint is None else max(2, attempt),
+            claimed_at=self.clock.monotonic(),
+            seconds=lease_seconds,
+        )
+        super().__init__(
+            self._store, AnyMessage(id=message_id), self.lease, Event(), self.clock
+        )
+
+    @property
+    def saved_checkpoints(self) -> list[Any]:
+        """The checkpoints that the handler saved, oldest first."""
+        return self._store.saved
+
+    def beat(self, progress: float | None = None, checkpoint: Any = None) -> None:
+        """Count the beat and record the checkpoint. Raises LeaseLost if the lease is lost."""
+        super().beat(progress, checkpoint)
+        self.beats += 1
+
+    def lose(self, reason: str = "the test took it away") -> None:
+        """Lose the lease: `lost` is set, and `beat` and `raise_if_lost` raise LeaseLost."""
+        self.lease.lose(reason)
+
+
+class _Checkpoints:
+    def __init__(self, earlier: Any) -> None:
+        self._earlier = earlier
+        self.saved: list[Any] = []
+
+    def load_checkpoint(self, message: Any) -> Any:
+        return self._earlier
+
+    def save_checkpoint(self, message: Any, checkpoint: Any) -> None:
+        try:
+            self.saved.append(json.loads(json.dumps(checkpoint, allow_nan=False)))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise MalformedMessage(
+                f"the checkpoint cannot be written as JSON: {error}"
+            ) from None
+
+
+def run_once(
+    handler: Handler, message: QueueMessage, ctx: FakeContext | None = None
+) -> Outcome:
+    """Call the handler once, and return its outcome as a worker would settle it.
+
+    An exception of the handler is a Retry that has it as its `exception`. The handler gets a
+    copy of the message that was written as JSON and read again, as from a queue. An `async`
+    handler runs on an event loop of its own. Raises ConfigError if the handler does not take
+    (message, ctx) or (message), and MalformedMessage or MessageTooLarge if no queue could
+    store the message.
+    """
+    context = ctx or FakeContext(message.id)
+    codec = MessageCodec(type(message))
+    received = codec.decode(codec.encode(message))
+    attach_lease(received, context.lease)
+    executor: DirectExecutor[QueueMessage] = DirectExecutor(handler, lambda *_: context)
+    try:
+        return executor.execute(received, context.lease)
+    finally:
+        executor.close()
