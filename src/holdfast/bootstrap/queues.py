@@ -3,10 +3,11 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from holdfast.config.queue import QueueSettings, SqsSettings
+from holdfast.config.queue import QueueOptions, QueueSettings, SqsSettings
 from holdfast.config.reading import read_settings
+from holdfast.config.variables import QUEUE_VARIABLE
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
@@ -20,16 +21,18 @@ if TYPE_CHECKING:
 
 
 def open_queue(
-    url: str | os.PathLike[str],
+    url: str | os.PathLike[str] | None = None,
     model: type[M] = AnyMessage,  # type: ignore[assignment]  # the default of M
     *,
     create: bool = True,
     clock: Clock = SYSTEM_CLOCK,
     events: Events | None = None,
     env: Mapping[str, str] | None = None,
-    **given: Any,
+    **given: Unpack[QueueOptions],
 ) -> QueueManager[M]:
     """Open the queue behind a URL. Code that uses it need not know which kind it is.
+
+    Without a URL it is that of HOLDFAST_QUEUE, so configuration alone chooses the queue.
 
         enrich                        data/queues/default/enrich   (data: HOLDFAST_DATA_DIR)
         acme/enrich                   data/queues/acme/enrich
@@ -41,12 +44,12 @@ def open_queue(
         https://sqs.…/1234/enrich     the SQS queue with that URL
         memory:                       in this process, for tests
 
-    Settings (`lease_seconds`, `max_attempts`, `durability`, `dedupe`, `access`; for SQS
-    `on_nack`, `group_by`, `dead_letters`) come from keywords, the URL's query
+    Settings (`lease_seconds`, `max_attempts`, `backoff`, `durability`, `dedupe`, `access`;
+    for SQS `on_nack`, `group_by`, `dead_letters`) come from keywords, the URL's query
     (`enrich?lease_seconds=30`), or HOLDFAST_LEASE_SECONDS and so on.
     """
-    parsed = parse_url(os.fspath(url), QUEUES)
     env = os.environ if env is None else env
+    parsed = parse_url(_resolve_url(env) if url is None else os.fspath(url), QUEUES)
     if parsed.scheme == "sqs":
         sqs = read_settings(SqsSettings, env, parsed.options, given)
         return _open_sqs_queue(parsed.path, model, sqs, clock=clock, events=events)
@@ -59,7 +62,7 @@ def open_queue(
             name=parsed.path or "memory",
             clock=clock,
             events=events,
-            **settings.model_dump(include={"lease_seconds", "max_attempts", "dedupe"}),
+            **_without(settings, "durability", "access", "data_dir"),
         )
     if parsed.scheme == "sqlite":
         from holdfast.adapters.local.sqlite import SQLiteQueue
@@ -72,7 +75,7 @@ def open_queue(
             create=create,
             clock=clock,
             events=events,
-            **settings.model_dump(exclude={"data_dir"}),
+            **_without(settings, "data_dir"),
         )
     from holdfast.adapters.local.filesystem import FilesystemQueue
 
@@ -85,8 +88,22 @@ def open_queue(
         create=create,
         clock=clock,
         events=events,
-        **settings.model_dump(exclude={"data_dir"}),
+        **_without(settings, "data_dir"),
     )
+
+
+def _resolve_url(env: Mapping[str, str]) -> str:
+    if url := env.get(QUEUE_VARIABLE):
+        return url
+    raise ConfigError(
+        "no queue is given: pass its URL, as in open_queue('sqlite:work.db'), or set "
+        f"{QUEUE_VARIABLE}"
+    )
+
+
+def _without(settings: QueueSettings, *names: str) -> dict[str, Any]:
+    """Return the settings as keywords, without those that a kind of queue does not take."""
+    return {name: value for name, value in settings if name not in names}
 
 
 def _open_sqs_queue(
@@ -95,7 +112,7 @@ def _open_sqs_queue(
     from holdfast.adapters.aws.sqs import SQSQueue
 
     # A queue of SQS has the durability and the access that SQS gives it.
-    options = settings.model_dump(exclude={"data_dir", "durability", "access"})
+    options = _without(settings, "data_dir", "durability", "access")
     return SQSQueue(address, model, **options, **connection)
 
 
@@ -106,7 +123,7 @@ def make_queue_opener(
     clock: Clock = SYSTEM_CLOCK,
     events: Events | None = None,
     env: Mapping[str, str] | None = None,
-    **given: Any,
+    **given: Unpack[QueueOptions],
 ) -> "Callable[[str], SQSQueue[M]]":
     """Return a function that opens an SQS queue by its ARN, its URL or its name.
 

@@ -13,6 +13,7 @@ import typer
 from holdfast.cli.console import info
 from holdfast.cli.errors import UsageError
 from holdfast.cli.formatting import parse_duration
+from holdfast.config.variables import QUEUE_VARIABLE
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.urls import QUEUES, find_store_file, parse_url
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from holdfast.core.queue.manager import QueueManager
     from holdfast.core.queue.message import AnyMessage
 
-QUEUE_VARIABLE = "HOLDFAST_QUEUE"
 QUEUE_HELP = (
     "The queue: a name (enrich, acme/enrich), a path (./work/acme/enrich) or a URL "
     "(file:/srv/work/acme/enrich, sqlite:work.db/enrich, sqs:enrich, https://sqs…/enrich). "

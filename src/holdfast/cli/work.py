@@ -59,6 +59,14 @@ def work(
     max_attempts: Annotated[
         int | None, typer.Option(min=1, help="Attempts before a message is dead-lettered.")
     ] = None,
+    backoff: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BACKOFF",
+            help="Delay before a failed message is retried: the first, its growth and its "
+            "maximum, as in '5s,x2,max 10m'.",
+        ),
+    ] = None,
     tracebacks: Annotated[
         bool,
         typer.Option(
@@ -82,10 +90,8 @@ def work(
     handler = load_handler(path)
     new = find_new_queue(queue_url)
     events = Events(counts := EventCounts())
-    settings = {"lease_seconds": lease, "max_attempts": max_attempts}
-    given: dict[str, Any] = {
-        name: value for name, value in settings.items() if value is not None
-    }
+    settings = {"lease_seconds": lease, "max_attempts": max_attempts, "backoff": backoff}
+    given: Any = {name: value for name, value in settings.items() if value is not None}
     with (
         service.serve_metrics(events),
         open_queue(queue_url, find_message_model(handler), events=events, **given) as queue,

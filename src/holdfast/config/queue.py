@@ -1,10 +1,19 @@
 """Settings of queues, from the environment, a queue's URL or the caller."""
 
-from typing import Literal
+from typing import Annotated, Literal, TypedDict
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from holdfast.config.reading import Settings
+from holdfast.core.backoff import Backoff
+
+Durability = Literal["process", "power"]
+Access = Literal["private", "group"]
+OnNack = Literal["backoff", "now", "leave"]
+
+
+def _parse_backoff(value: object) -> object:
+    return Backoff.parse(value) if isinstance(value, str) else value
 
 
 class QueueSettings(Settings):
@@ -12,15 +21,31 @@ class QueueSettings(Settings):
 
     lease_seconds: float = Field(default=60.0, gt=0, le=43_200)
     max_attempts: int = Field(default=5, ge=1, le=1000)
-    durability: Literal["process", "power"] = "process"
+    backoff: Annotated[Backoff, BeforeValidator(_parse_backoff)] = Backoff()
+    durability: Durability = "process"
     dedupe: bool = False
-    access: Literal["private", "group"] = "private"
+    access: Access = "private"
     data_dir: str = Field(default="data", min_length=1)
 
 
 class SqsSettings(QueueSettings):
     """The settings of an SQS queue, some of which no other queue has."""
 
-    on_nack: Literal["backoff", "now", "leave"] = "backoff"
+    on_nack: OnNack = "backoff"
     group_by: str | None = Field(default=None, min_length=1)
     dead_letters: str | None = Field(default=None, min_length=1)
+
+
+class QueueOptions(TypedDict, total=False):
+    """The settings as keywords of `open_queue`, for type checkers."""
+
+    lease_seconds: float
+    max_attempts: int
+    backoff: Backoff | str
+    durability: Durability
+    dedupe: bool
+    access: Access
+    data_dir: str
+    on_nack: OnNack
+    group_by: str | None
+    dead_letters: str | None

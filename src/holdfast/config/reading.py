@@ -5,6 +5,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from holdfast.config.variables import find_misspelt
 from holdfast.core.errors import ConfigError
 
 
@@ -39,7 +40,7 @@ def read_settings(
     """Return the settings of one kind from the environment, a URL's query and the caller.
 
     `given` wins over `query`, and `query` over `env`. Raises ConfigError with every problem,
-    each with the name that the user wrote.
+    each with the name that the user wrote. A misspelt variable of any kind is a problem.
     """
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -57,8 +58,8 @@ def read_settings(
     contradictions = [
         text for text in settings.find_contradictions() if not any(name in text for name in bad)
     ]
-    if problems or contradictions:
-        raise ConfigError("; ".join([*problems.values(), *contradictions]))
+    if texts := [*problems.values(), *contradictions, *find_misspelt(env)]:
+        raise ConfigError("; ".join(texts))
     return settings
 
 

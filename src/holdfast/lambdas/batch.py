@@ -22,9 +22,10 @@ earlier one is hidden, and then begins with the oldest. So they can be visible a
 import logging
 from collections.abc import Callable
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from holdfast.bootstrap import make_queue_opener
+from holdfast.config.queue import QueueOptions
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
@@ -58,7 +59,7 @@ def sqs_batch(
     timeout_seconds: float | None = None,
     clock: Clock = SYSTEM_CLOCK,
     events: Events | None = None,
-    **settings: Any,
+    **settings: Unpack[QueueOptions],
 ) -> EntryPoint:
     """Return a Lambda function that handles each message of a batch and reports failures.
 
@@ -73,8 +74,8 @@ def sqs_batch(
     reserve_seconds  how long before the function's end no further record is started.
                      Running handlers have half of it; then they are cut off and reported
     timeout_seconds  the maximum for one handler; none is started with less time left
-    settings         `lease_seconds`, `max_attempts`, `on_nack`, `dead_letters` as for
-                     open_queue; HOLDFAST_LEASE_SECONDS and so on apply
+    settings         `lease_seconds`, `max_attempts`, `backoff`, `on_nack`, `dead_letters`
+                     as for open_queue; HOLDFAST_LEASE_SECONDS and so on apply
 
     Raises ConfigError for settings that can never work. The entry point raises ValueError for
     an event without SQS records, and nothing else. After any other error, every record that

@@ -70,6 +70,21 @@ def test_attempts_are_limited_and_the_last_error_is_kept(place: WorkFolder) -> N
     assert "tasks.py" in message["past"][-1]["detail"]
 
 
+def test_a_failed_message_waits_by_the_backoff_of_the_option(place: WorkFolder) -> None:
+    place.push("a")
+    place.start("tasks:fail", "--backoff=2h,x1,max 3h")
+    assert eventually(lambda: place.queue.stats().delayed == 1)
+    [message] = place.queue.find("a")
+    assert message.due_at is not None
+    assert 3500 < message.due_at.timestamp() - time.time() <= 7200  # with its jitter
+
+
+def test_a_backoff_that_cannot_be_read_is_one_line_with_the_form(place: WorkFolder) -> None:
+    ran = place.work("tasks:fail", "--backoff=soon,please")
+    assert ran.code == 2
+    assert "write it as 5s,x2,max 10m" in require_one_line(ran)
+
+
 def test_a_handler_that_returns_nonsense_is_reported(place: WorkFolder) -> None:
     place.push("a")
     assert place.work("tasks:nonsense").code == 0

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import AnyMessage, FilesystemQueue, QueueMessage, SQLiteQueue, open_queue
+from holdfast import (
+    AnyMessage,
+    Backoff,
+    FilesystemQueue,
+    QueueMessage,
+    SQLiteQueue,
+    open_queue,
+)
 from holdfast.bootstrap import log_events, parse_queue_address
 from holdfast.core import events as ev
 from holdfast.core.errors import ConfigError, InvalidName, QueueUnavailable
@@ -156,6 +163,29 @@ def test_settings_come_from_keywords_url_and_environment(tmp_path: Path) -> None
         assert (queue.lease_seconds, queue.max_attempts) == (7, 9)
         assert (queue.durability, queue.dedupe) == ("power", True)
         assert queue.folder == tmp_path / "queues/default/q"
+
+
+@pytest.mark.parametrize("url", ["memory:", "sqlite:{}/work.db", "file:{}/acme/enrich"])
+def test_the_environment_alone_chooses_the_queue_and_its_backoff(
+    tmp_path: Path, url: str
+) -> None:
+    env = {"HOLDFAST_QUEUE": url.format(tmp_path), "HOLDFAST_BACKOFF": "7s,x1"}
+    with open_queue(env=env) as queue:
+        queue.push(AnyMessage(id="a"))
+        assert queue.stats().ready == 1
+        assert queue.backoff == Backoff(7, 1)
+    with open_queue(url.format(tmp_path) + "?backoff=8s", env=env) as queue:
+        assert queue.backoff == Backoff(8)
+    with open_queue(env=env, backoff="9s,x3") as queue:
+        assert queue.backoff == Backoff(9, 3)
+
+
+@pytest.mark.parametrize("env", [{}, {"HOLDFAST_QUEUE": ""}])
+def test_no_url_and_no_variable_is_an_error_that_names_the_variable(
+    env: dict[str, str],
+) -> None:
+    with pytest.raises(ConfigError, match=r"no queue is given.*set HOLDFAST_QUEUE$"):
+        open_queue(env=env)
 
 
 def test_opening_without_creating_reports_the_missing_queue(tmp_path: Path) -> None:

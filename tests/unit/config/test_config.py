@@ -2,15 +2,16 @@
 
 import re
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from holdfast.config.chat import ChatSettings
 from holdfast.config.export import ExportSettings, read_export_settings
 from holdfast.config.heartbeat import HeartbeatSettings
-from holdfast.config.queue import QueueSettings, SqsSettings
+from holdfast.config.queue import QueueOptions, QueueSettings, SqsSettings
 from holdfast.config.reading import Settings, read_settings
+from holdfast.core.backoff import Backoff
 from holdfast.core.errors import ConfigError
 from support.paths import ROOT
 
@@ -89,8 +90,87 @@ def test_impossible_values_are_refused(name: str, bad: str) -> None:
         read_settings(QueueSettings, {}, {name: bad})
 
 
-def test_unknown_variables_are_ignored() -> None:
-    assert read_settings(QueueSettings, {"HOLDFAST_QUEUE": "x", "HOLDFAST_OTHER": "y"})
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("HOLDFAST_QUEUE", "HOLDFAST_JOBS", "HOLDFAST_DEBUG"),  # which are read elsewhere
+        *("HOLDFAST_CHAT_STORE", "HOLDFAST_DOWNLOADS"),  # settings of another kind
+        *("HOLDFAST_OTHER", "HOLDFAST_CHAOS_SECONDS", "HOLDFAST_CHAT_SEEDS", "LEASE_SECOND"),
+    ],
+)
+def test_a_variable_that_resembles_no_setting_is_ignored(name: str) -> None:
+    assert read_settings(QueueSettings, {name: "x"}) == QueueSettings()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("HOLDFAST_LEASE_SECOND", "HOLDFAST_LEASE_SECONDS"),
+        ("HOLDFAST_LEASE", "HOLDFAST_LEASE_SECONDS"),
+        ("HOLDFAST_DATADIR", "HOLDFAST_DATA_DIR"),
+        ("HOLDFAST_QUEU", "HOLDFAST_QUEUE"),
+        ("HOLDFAST_BACKOF", "HOLDFAST_BACKOFF"),
+        ("HOLDFAST_WINDOW_SECONDS", "HOLDFAST_CHAT_WINDOW_SECONDS"),
+    ],
+)
+def test_a_misspelt_variable_is_refused_with_the_right_name(name: str, meant: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"^{name} is not a setting; did you mean {meant}"
+    ) as e:
+        read_settings(QueueSettings, {name: "secret"})
+    assert "secret" not in str(e.value)
+
+
+def test_a_misspelt_variable_is_reported_with_the_other_problems() -> None:
+    env = {"HOLDFAST_MAX_ATTEMPT": "3", "HOLDFAST_LEASE_SECONDS": "soon"}
+    with pytest.raises(ConfigError, match=r"HOLDFAST_LEASE_SECONDS='soon'.*MAX_ATTEMPT is not"):
+        read_settings(QueueSettings, env)
+
+
+def test_the_typed_keywords_are_the_settings() -> None:
+    assert list(get_type_hints(QueueOptions)) == list(SqsSettings.model_fields)
+
+
+# -- backoff
+
+
+@pytest.mark.parametrize(
+    ("text", "backoff"),
+    [
+        ("5s,x2,max 10m", Backoff(5, 2, 600)),
+        ("5s,x2,max10m", Backoff(5, 2, 600)),
+        (" 5S, X1.5, MAX 10M ", Backoff(5, 1.5, 600)),
+        ("30", Backoff(30)),
+        ("0s", Backoff(0)),
+        ("1m30s,x1", Backoff(90, 1)),
+        ("1h,max 1h", Backoff(3600, max_seconds=3600)),
+    ],
+)
+def test_a_backoff_is_the_first_delay_its_factor_and_its_maximum(
+    text: str, backoff: Backoff
+) -> None:
+    assert read_settings(QueueSettings, {"HOLDFAST_BACKOFF": text}).backoff == backoff
+    assert read_settings(QueueSettings, {}, {"backoff": text}).backoff == backoff
+    assert read_settings(QueueSettings, {}, {}, {"backoff": backoff}).backoff == backoff
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "write it as 5s,x2,max 10m"),
+        ("5s,max 10m,x2", "write it as 5s,x2,max 10m"),
+        ("5s,2", "write it as 5s,x2,max 10m"),
+        ("soon", "'soon' is not a duration"),
+        ("-5s", "'-5s' is not a duration"),
+        ("5s,max never", "' never' is not a duration"),
+        ("5s,x0.5", "from x1 to x100, not x0.5"),
+        ("5s,x1000", "from x1 to x100, not x1000"),
+        ("10m", "the first delay, 600 s, is above the maximum, 300 s"),
+    ],
+)
+def test_a_backoff_that_cannot_be_meant_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"HOLDFAST_BACKOFF='{text}': .*{problem}"):
+        read_settings(QueueSettings, {"HOLDFAST_BACKOFF": text})
 
 
 # -- exports
@@ -140,7 +220,9 @@ def test_every_setting_is_on_the_page_with_its_default(kind: type[Settings]) -> 
     for name, field in kind.model_fields.items():
         defaults = page.get(kind.to_variable(name), [])
         assert defaults, f"{name} is not on the page"
-        if name != "dead_letters":  # whose default depends on the queue
+        if name == "backoff":
+            assert {Backoff.parse(text) for text in defaults} == {field.default}
+        elif name != "dead_letters":  # whose default depends on the queue
             assert set(defaults) == {format_default(field.default)}, name
 
 
