@@ -68,7 +68,7 @@ class ListQueue(QueueManager[Any]):
 
     def __init__(self, tasks: Tasks, model: type[QueueMessage], **settings: Any) -> None:
         super().__init__("list", **settings)
-        self._tasks, self._codec = tasks, MessageCodec(model)
+        self._tasks, self.model, self._codec = tasks, model, MessageCodec(model)
 
     def push_many(self, messages: Iterable[Any], *, delay_seconds: float = 0.0) -> list[str]:
         self._check_delay(delay_seconds)

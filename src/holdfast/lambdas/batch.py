@@ -30,7 +30,12 @@ from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
 from holdfast.core.queue.message import M
-from holdfast.core.worker.handler import Handler, find_message_model, inspect_handler
+from holdfast.core.worker.handler import (
+    Handler,
+    check_message_type,
+    find_message_model,
+    inspect_handler,
+)
 from holdfast.lambdas.event import (
     BatchResponse,
     SqsRecord,
@@ -82,6 +87,7 @@ def sqs_batch(
     is not certainly done is among the failures.
     """
     inspect_handler(handler)
+    check_message_type(handler, model)
     if queue is not None and not isinstance(queue, str) and (settings or events):
         raise ConfigError("this queue has settings and events of its own: set them there")
     _check_above_zero(concurrency=concurrency, reserve_seconds=reserve_seconds)

@@ -86,6 +86,7 @@ class MemoryQueue(QueueManager[M]):
             events=events,
         )
         self.dedupe = dedupe
+        self.model = model
         self._codec = MessageCodec(model)
         self._table: TaskTable = TaskTable(clock) if shared_with is None else shared_with._table
         with self._table.lock:

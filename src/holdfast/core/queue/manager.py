@@ -45,6 +45,9 @@ class QueueManager(ABC, Generic[M]):
     letters and `redrive`. See docs/how-to/write-a-queue.md.
     """
 
+    model: type[QueueMessage] | None = None
+    """The type of the messages. A worker refuses a handler of another type; None is any."""
+
     renew_batch: int = 10
     """The maximum number of leases in one `renew` call."""
 

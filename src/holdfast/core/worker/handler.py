@@ -9,15 +9,21 @@ import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType, SimpleNamespace
-from typing import Any, get_type_hints
+from types import ModuleType, SimpleNamespace, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from holdfast.core.errors import ConfigError, HandlerNotFound
-from holdfast.core.queue.message import AnyMessage, QueueMessage
+from holdfast.core.queue.message import AnyMessage, M, QueueMessage, is_payload_type
+from holdfast.core.worker.context import Context
 from holdfast.core.worker.outcome import Done, GiveBack, Reject, Retry
 
 Result = Done | Retry | Reject | GiveBack | None
 Handler = Callable[..., Result | Awaitable[Result]]
+MessageHandler = (
+    Callable[[M, Context], Result | Awaitable[Result]]
+    | Callable[[M], Result | Awaitable[Result]]
+)
+"""A handler of the messages of one queue, for type checkers."""
 BoundHandler = Callable[[QueueMessage, Any], Any]
 
 _SIGNATURES = "a handler takes (message, ctx) or (message)"
@@ -148,16 +154,58 @@ def find_message_model(handler: Handler) -> type[QueueMessage]:
     Raises ConfigError if the annotation's name cannot be resolved, because a guess would
     pass untyped messages to the handler.
     """
-    try:
-        first = next(iter(inspect.signature(handler).parameters.values()), None)
-    except (TypeError, ValueError):
-        return AnyMessage
-    if first is None or first.annotation is inspect.Parameter.empty:
-        return AnyMessage
-    model = _resolve_annotation(first.annotation, handler)
+    model = _find_message_type(handler)
     if isinstance(model, type) and issubclass(model, QueueMessage):
         return AnyMessage if model is QueueMessage else model
     return AnyMessage
+
+
+def check_message_type(handler: Handler, model: type[QueueMessage] | None) -> None:
+    """Raise ConfigError if the first parameter is annotated with another type than `model`.
+
+    A base class of the model, Any and no annotation are accepted. So is a name that only
+    type checkers import, because they check it.
+    """
+    try:
+        wanted = _find_message_type(handler)
+    except ConfigError:
+        return
+    if model is None or _includes(wanted, model):
+        return
+    takes, delivers = getattr(wanted, "__name__", str(wanted)), model.__name__
+    remedy = f"annotate the parameter with {delivers}, or open the queue with {takes}"
+    if is_payload_type(wanted):
+        remedy = f"annotate the parameter with Message[{takes}] and read its payload"
+    raise ConfigError(
+        f"{get_handler_name(handler)} takes {takes}, but the queue delivers {delivers}: "
+        f"{remedy}"
+    )
+
+
+def _includes(annotation: Any, model: type) -> bool:
+    if annotation is Any:
+        return True
+    if get_origin(annotation) in (Union, UnionType):
+        return any(_includes(member, model) for member in get_args(annotation))
+    kind = get_origin(annotation) or annotation
+    try:
+        return issubclass(model, kind)
+    except TypeError:  # a TypeVar, or a protocol that is not checked at runtime
+        return True
+
+
+def _find_message_type(handler: Handler) -> Any:
+    """Return the annotation of the first parameter, or Any if it has none.
+
+    Raises ConfigError if its name cannot be resolved.
+    """
+    try:
+        first = next(iter(inspect.signature(handler).parameters.values()), None)
+    except (TypeError, ValueError):  # some builtins have no signature
+        return Any
+    if first is None or first.annotation is inspect.Parameter.empty:
+        return Any
+    return _resolve_annotation(first.annotation, handler)
 
 
 def _resolve_annotation(annotation: Any, handler: Handler) -> Any:

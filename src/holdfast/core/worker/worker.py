@@ -30,7 +30,13 @@ from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import M
 from holdfast.core.worker.async_runner import AsyncRunner
 from holdfast.core.worker.fetcher import Fetcher
-from holdfast.core.worker.handler import Handler, get_handler_name, inspect_handler
+from holdfast.core.worker.handler import (
+    Handler,
+    MessageHandler,
+    check_message_type,
+    get_handler_name,
+    inspect_handler,
+)
 from holdfast.core.worker.runner import DirectExecutor, ProcessRunner, Runner, ThreadRunner
 from holdfast.core.worker.settle import InFlight, WorkerReport
 from holdfast.core.worker.watchdog import Watchdog, pickle_handler
@@ -93,7 +99,7 @@ class Worker(Generic[M]):
     def __init__(
         self,
         queue: QueueManager[M],
-        handler: Handler,
+        handler: MessageHandler[M],
         *,
         concurrency: int = 1,
         isolation: Isolation = "thread",
@@ -115,6 +121,7 @@ class Worker(Generic[M]):
         self._queue = queue
         self._handler = handler
         self._pickled_handler = _check_handler(handler, isolation)
+        check_message_type(handler, queue.model)
         self._limits = LivenessLimits(
             stall_seconds, timeout_seconds, pulse_seconds, kill_grace_seconds
         )

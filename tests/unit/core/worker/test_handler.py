@@ -2,16 +2,24 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 from holdfast.core.errors import ConfigError, HandlerNotFound
-from holdfast.core.queue.message import AnyMessage, QueueMessage
-from holdfast.core.worker.handler import find_message_model, inspect_handler, load_handler
+from holdfast.core.queue.message import AnyMessage, Message, QueueMessage
+from holdfast.core.worker.handler import (
+    check_message_type,
+    find_message_model,
+    inspect_handler,
+    load_handler,
+)
+from holdfast.core.worker.worker import Worker
+from holdfast.testing import MemoryQueue
 
 if TYPE_CHECKING:
     from decimal import Decimal as OnlyForTypeCheckers
@@ -180,3 +188,57 @@ class TestMessageModel:
     def test_a_name_that_cannot_be_found_is_an_error_and_not_a_guess(self) -> None:
         with pytest.raises(ConfigError, match=r"unknown: the message type 'Nowhere'"):
             find_message_model(unknown)
+
+
+@dataclass
+class Order:
+    product: str
+
+
+class TestMessageType:
+    @pytest.mark.parametrize(
+        "annotation",
+        [Enrich, QueueMessage, object, Any, Enrich | None, AnyMessage | Enrich, TypeVar("T")],
+    )
+    def test_the_model_and_what_includes_it_are_accepted(self, annotation: Any) -> None:
+        check_message_type(annotated(annotation), Enrich)
+
+    @pytest.mark.parametrize(
+        "handler", [loose, any_number, lambda message: None, print, unknown]
+    )
+    def test_what_says_nothing_about_the_message_is_accepted(self, handler: Any) -> None:
+        check_message_type(handler, Enrich)
+
+    @pytest.mark.parametrize("annotation", [AnyMessage, dict, dict[str, Any], str | None])
+    def test_another_type_is_refused_with_both_names(self, annotation: Any) -> None:
+        with pytest.raises(ConfigError, match="but the queue delivers Enrich: annotate the"):
+            check_message_type(annotated(annotation), Enrich)
+
+    def test_a_payload_is_not_the_message(self) -> None:
+        with pytest.raises(
+            ConfigError,
+            match=r"takes Order, but the queue delivers Message\[Order\]: .*payload",
+        ):
+            check_message_type(annotated(Order), Message[Order])
+        check_message_type(annotated(Message[Order]), Message[Order])
+
+    def test_a_queue_that_does_not_say_its_type_is_accepted(self) -> None:
+        check_message_type(a_function, None)
+
+    def test_a_worker_refuses_the_handler_of_another_message_before_it_polls(self) -> None:
+        queue = MemoryQueue()
+        queue.push(AnyMessage())
+        with pytest.raises(
+            ConfigError, match=r"^a_function takes Enrich, but the queue delivers AnyMessage: "
+        ):
+            Worker(queue, a_function)
+        assert queue.stats().ready == 1
+
+
+def annotated(annotation: Any) -> Any:
+    """Return a handler whose message has this annotation."""
+
+    def handle(message: Any) -> None: ...
+
+    handle.__annotations__["message"] = annotation
+    return handle

@@ -136,6 +136,7 @@ class SQSQueue(QueueManager[M]):
         self.on_nack = on_nack
         group_by = check_group(model, group_by, fifo=self.fifo)
         self._client = QueueClient(where, lease_seconds, client)
+        self.model = model
         self._codec: MessageCodec[M] = MessageCodec(model)
         self._warned_no_checkpoints = False
         self._sender = MessageSender(self._client, self._codec, group_by, clock, self._random)

@@ -128,6 +128,7 @@ class FilesystemQueue(QueueManager[M]):
         self.folder = layout.get_queue_folder(Path(root), campaign, queue)
         self.durability, self.dedupe = durability, dedupe
         self._durable = durability == "power"
+        self.model = model
         self._codec: MessageCodec[M] = MessageCodec(model)
         self._directory = layout.open_directory(
             self.folder, fs or FsOps(), create=create, durable=self._durable, access=access

@@ -166,6 +166,7 @@ class SQLiteQueue(QueueManager[M]):
             # A claim waits for the disk, so slots that are free at the same time share one.
             self.slot_wait_seconds = _SLOT_WAIT_SECONDS
         self._lease_ms = ceil(lease_seconds * 1000)
+        self.model = model
         self._codec: MessageCodec[M] = MessageCodec(model)
         if not create:
             _require_file(Path(path))
