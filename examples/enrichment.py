@@ -18,18 +18,16 @@ from pathlib import Path
 
 from pydantic import Field
 
-from holdfast import Context, QueueManager, QueueMessage, Reject, Retry, open_queue
+from holdfast import Context, EnrichmentMessage, QueueManager, Reject, Retry, open_queue
 
 RESULTS = Path(os.environ.get("ENRICHMENT_RESULTS", "data/enriched"))
 PAGES = ("/", "/about", "/team", "/contact")
 
 
-class EnrichmentTask(QueueMessage):
-    """A prospect to enrich."""
+class EnrichmentTask(EnrichmentMessage):
+    """A prospect to enrich, with a slug that may name a file."""
 
-    domain: str
-    company_slug: str = Field(pattern=r"^[a-z0-9-]{1,64}$")  # it names a file
-    campaign_name: str
+    company_slug: str = Field(pattern=r"^[a-z0-9-]{1,64}$")
 
 
 def produce(queue: QueueManager[EnrichmentTask], slugs: Iterable[str]) -> list[str]:

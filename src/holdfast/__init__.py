@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     from holdfast.core.lease.lease import Refused as Refused
     from holdfast.core.lease.lease import Renewed as Renewed
     from holdfast.core.lease.lease import Unanswered as Unanswered
+    from holdfast.core.queue.enrichment import EnrichmentMessage as EnrichmentMessage
     from holdfast.core.queue.manager import MessageInfo as MessageInfo
     from holdfast.core.queue.manager import MessageState as MessageState
     from holdfast.core.queue.manager import QueueManager as QueueManager
     from holdfast.core.queue.manager import QueueStats as QueueStats
     from holdfast.core.queue.message import AnyMessage as AnyMessage
+    from holdfast.core.queue.message import Message as Message
     from holdfast.core.queue.message import MessageCodec as MessageCodec
     from holdfast.core.queue.message import QueueMessage as QueueMessage
     from holdfast.core.queue.message import attach_lease as attach_lease
@@ -68,8 +70,9 @@ __all__, __getattr__ = lazy_exports(
         "core.events": "Events",
         "core.lease.keeper": "LeaseKeeper",
         "core.lease.lease": "Lease LeaseSource LeaseState Refused Renewed Unanswered",
+        "core.queue.enrichment": "EnrichmentMessage",
         "core.queue.manager": "MessageInfo MessageState QueueManager QueueStats",
-        "core.queue.message": "AnyMessage MessageCodec QueueMessage attach_lease",
+        "core.queue.message": "AnyMessage Message MessageCodec QueueMessage attach_lease",
         "core.worker.context": "Context",
         "core.worker.outcome": "Done GiveBack Reject Retry",
         "core.worker.settle": "WorkerReport",

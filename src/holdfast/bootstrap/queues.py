@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from holdfast.config.queue import QueueOptions, QueueSettings, SqsSettings
 from holdfast.config.reading import read_settings
@@ -12,7 +12,7 @@ from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
 from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import AnyMessage, M
+from holdfast.core.queue.message import AnyMessage, M, Message, P, to_message_model
 from holdfast.core.urls import QUEUES, parse_url, split_database_path
 
 if TYPE_CHECKING:
@@ -20,19 +20,51 @@ if TYPE_CHECKING:
     from holdfast.core.checks import CheckResult
 
 
+class OpenOptions(QueueOptions, total=False):
+    """The keywords of `open_queue`."""
+
+    create: bool
+    clock: Clock
+    events: Events | None
+    env: Mapping[str, str] | None
+
+
+QueueUrl = str | os.PathLike[str]
+
+
+@overload
 def open_queue(
-    url: str | os.PathLike[str] | None = None,
-    model: type[M] = AnyMessage,  # type: ignore[assignment]  # the default of M
+    url: QueueUrl | None = None, **options: Unpack[OpenOptions]
+) -> QueueManager[AnyMessage]: ...
+
+
+@overload
+def open_queue(
+    url: QueueUrl | None = None, model: type[M] = ..., **options: Unpack[OpenOptions]
+) -> QueueManager[M]: ...
+
+
+@overload
+def open_queue(
+    url: QueueUrl | None = None, model: type[P] = ..., **options: Unpack[OpenOptions]
+) -> QueueManager[Message[P]]: ...
+
+
+def open_queue(
+    url: QueueUrl | None = None,
+    model: type[Any] = AnyMessage,
     *,
     create: bool = True,
     clock: Clock = SYSTEM_CLOCK,
     events: Events | None = None,
     env: Mapping[str, str] | None = None,
-    **given: Unpack[QueueOptions],
-) -> QueueManager[M]:
+    **given: Any,
+) -> QueueManager[Any]:
     """Open the queue behind a URL. Code that uses it need not know which kind it is.
 
     Without a URL it is that of HOLDFAST_QUEUE, so configuration alone chooses the queue.
+    `model` is the type of its messages: a QueueMessage, or a dataclass or pydantic model of
+    your own, which is then the payload of each message.
 
         enrich                        data/queues/default/enrich   (data: HOLDFAST_DATA_DIR)
         acme/enrich                   data/queues/acme/enrich
@@ -48,6 +80,7 @@ def open_queue(
     for SQS `on_nack`, `group_by`, `dead_letters`) come from keywords, the URL's query
     (`enrich?lease_seconds=30`), or HOLDFAST_LEASE_SECONDS and so on.
     """
+    model = to_message_model(model)
     env = os.environ if env is None else env
     parsed = parse_url(_resolve_url(env) if url is None else os.fspath(url), QUEUES)
     if parsed.scheme == "sqs":

@@ -82,8 +82,11 @@ class Trigger(QueueMessage):
 
     `window_id` is the window that this trigger ends. It is the trigger's own id unless the
     trigger replaces an earlier one. `waited_seconds` is by how much that window was
-    prolonged.
+    prolonged. An unknown field is ignored, because workers of two releases share the queue
+    while the newer one is rolled out.
     """
+
+    model_config = ConfigDict(extra="ignore")
 
     conversation_id: Name
     primary_channel: Name = Field(repr=False)
@@ -102,9 +105,12 @@ class Trigger(QueueMessage):
 
 
 class Inbound(QueueMessage):
-    """One message of a customer, as staging accepts it."""
+    """One message of a customer, as staging accepts it.
 
-    model_config = ConfigDict(populate_by_name=True, hide_input_in_errors=True)
+    An unknown field is ignored, because the systems that send it add fields of their own.
+    """
+
+    model_config = ConfigDict(extra="ignore", populate_by_name=True, hide_input_in_errors=True)
 
     message_sid: Name
     primary_channel: Name = Field(

@@ -1,5 +1,6 @@
 """Message types that child processes can import."""
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from holdfast.core.queue.message import QueueMessage
@@ -9,3 +10,9 @@ class Enrich(QueueMessage):
     what: str
     notes: str
     when: datetime
+
+
+@dataclass
+class Parcel:
+    note: str
+    weight: int

@@ -2,6 +2,7 @@
 
 import json
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,14 @@ from holdfast import (
     AnyMessage,
     Backoff,
     FilesystemQueue,
+    Message,
     QueueMessage,
     SQLiteQueue,
     open_queue,
 )
 from holdfast.bootstrap import log_events, parse_queue_address
 from holdfast.core import events as ev
-from holdfast.core.errors import ConfigError, InvalidName, QueueUnavailable
+from holdfast.core.errors import ConfigError, InvalidName, MalformedMessage, QueueUnavailable
 from holdfast.testing import ManualClock, MemoryQueue
 
 
@@ -202,6 +204,41 @@ def test_the_model_decides_what_can_be_pushed(tmp_path: Path) -> None:
         queue.push(Greeting(id="a", name="you"))
         [message] = queue.poll()
         assert message.name == "you"
+
+
+@dataclass
+class Order:
+    product: str
+    amount: int = 1
+
+
+@pytest.mark.parametrize("url", ["memory:", "sqlite:{}/work.db", "file:{}/acme/orders"])
+def test_a_dataclass_is_the_payload_of_its_messages(tmp_path: Path, url: str) -> None:
+    with open_queue(url.format(tmp_path), Order, env={}) as queue:
+        queue.push(Order("tea"))
+        queue.push(Message(payload=Order("coffee", 2), id="acme-42"), delay_seconds=0)
+        queue.push_many([Message(payload=Order("milk", 3))])
+        messages = queue.poll(10)
+        assert [message.payload for message in messages] == [
+            Order("tea"),
+            Order("coffee", 2),
+            Order("milk", 3),
+        ]
+        assert messages[1].id == "acme-42"
+        queue.ack_many(messages)
+        with pytest.raises(
+            MalformedMessage, match=r"takes Message\[Order\], not Message\[str\]"
+        ):
+            queue.push("tea")  # type: ignore[call-overload]
+        assert queue.stats().ready == 0
+
+
+def test_a_type_that_cannot_be_a_message_is_refused_before_the_queue_is_made(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match="'str' is not a message type"):
+        open_queue(tmp_path / "acme" / "enrich", str, env={})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_events_become_lines_at_the_level_asked_for() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from threading import Event, Lock
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, overload
 
 from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -18,7 +18,7 @@ from holdfast.core.queue.info import MessageInfo as MessageInfo
 from holdfast.core.queue.info import MessageState as MessageState
 from holdfast.core.queue.info import PastAttempt as PastAttempt
 from holdfast.core.queue.info import QueueStats as QueueStats
-from holdfast.core.queue.message import M, QueueMessage, get_lease
+from holdfast.core.queue.message import M, Message, P, QueueMessage, get_lease
 
 MAX_SECONDS = 10 * 366 * 86_400.0
 ANY_FIELDS: Mapping[str, str] = MappingProxyType({})
@@ -117,11 +117,25 @@ class QueueManager(ABC, Generic[M]):
 
     # -- producing
 
-    def push(self, message: M, *, delay_seconds: float = 0.0) -> str:
+    @overload
+    def push(self, message: M, *, delay_seconds: float = 0.0) -> str: ...
+
+    @overload
+    def push(
+        self: "QueueManager[Message[P]]", message: P, *, delay_seconds: float = 0.0
+    ) -> str: ...
+
+    def push(self, message: Any, *, delay_seconds: float = 0.0) -> str:
         """Push one message and return its id. After the return it cannot be lost.
 
-        Raises MessageTooLarge, MalformedMessage or QueueUnavailable if nothing was pushed.
+        A queue of `Message[Enrich]` takes the payload too, an Enrich. Raises
+        MessageTooLarge, MalformedMessage or QueueUnavailable if nothing was pushed.
         """
+        if type(message) is not self.model and not isinstance(message, QueueMessage):
+            message = Message(payload=message)
+        return self._push(message, delay_seconds)
+
+    def _push(self, message: M, delay_seconds: float) -> str:
         return self.push_many([message], delay_seconds=delay_seconds)[0]
 
     @abstractmethod

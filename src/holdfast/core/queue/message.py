@@ -3,19 +3,28 @@
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from holdfast.core.clock import utc_now
-from holdfast.core.errors import MalformedMessage, MessageTooLarge, NewerSchema, NotLeased
+from holdfast.core.errors import (
+    ConfigError,
+    MalformedMessage,
+    MessageTooLarge,
+    NewerSchema,
+    NotLeased,
+)
 
 if TYPE_CHECKING:
     from holdfast.core.lease.lease import Lease
 
 MAX_BYTES = 1024 * 1024
 MAX_ID_LENGTH = 512
+_MAX_NAME_SHOWN = 64  # characters of an unknown field's name
+_UNKNOWN_FIELD = "extra_forbidden"  # pydantic's name of this error
 
 Upgrader = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -30,11 +39,13 @@ class QueueMessage(BaseModel):
 
     The default of `schema_version` is the version that this code writes and understands.
     `upgraders[v]` converts the plain data of version v to version v + 1. `poll` sets
-    `attempts` to the number of this delivery, from 1, and attaches the `lease`.
+    `attempts` to the number of this delivery, from 1, and attaches the `lease`. A field that
+    the model does not have is refused, here and in `poll`.
     """
 
     # JSON has neither NaN nor infinity. Written as text, a float field reads them back.
-    model_config = ConfigDict(ser_json_inf_nan="strings")
+    # An unknown field is refused, because a misspelt one would be lost without notice.
+    model_config = ConfigDict(ser_json_inf_nan="strings", extra="forbid")
 
     upgraders: ClassVar[Mapping[int, Upgrader]] = {}
 
@@ -83,6 +94,46 @@ class AnyMessage(QueueMessage):
 
 
 M = TypeVar("M", bound=QueueMessage)
+P = TypeVar("P")
+
+
+class Message(QueueMessage, Generic[P]):
+    """A message whose payload is an object of your own: a dataclass or a pydantic model.
+
+    `open_queue(url, Enrich)` opens a queue of `Message[Enrich]`. Its `push` also takes the
+    object itself; `Message(payload=…, id=…)` gives the message an id of your choice.
+    """
+
+    payload: P
+
+    def __new__(cls, *_: Any, **fields: Any) -> "Message[P]":
+        # Without this, Message(payload=Enrich(…)) would be a message of any payload at run
+        # time, although type checkers see a Message[Enrich].
+        if cls is Message and "payload" in fields:
+            cls = Message[type(fields["payload"])]  # type: ignore[assignment, misc]
+        return super().__new__(cls)
+
+
+def is_payload_type(kind: Any) -> bool:
+    """Return whether the payload of a message can be of this type."""
+    if not isinstance(kind, type) or issubclass(kind, QueueMessage):
+        return False
+    return issubclass(kind, BaseModel) or is_dataclass(kind)
+
+
+def to_message_model(model: type) -> type[QueueMessage]:
+    """Return the model of a queue's messages: `model` itself, or Message[model].
+
+    Raises ConfigError unless it is a QueueMessage, a pydantic model or a dataclass.
+    """
+    if isinstance(model, type) and issubclass(model, QueueMessage):
+        return model
+    if is_payload_type(model):
+        return Message[model]  # type: ignore[valid-type]
+    raise ConfigError(
+        f"{getattr(model, '__name__', model)!r} is not a message type; use a QueueMessage, a "
+        "pydantic model or a dataclass"
+    )
 
 
 def get_lease(message: QueueMessage) -> "Lease":
@@ -179,9 +230,25 @@ class MessageCodec(Generic[M]):
             version += 1
             data["schema_version"] = version
         try:
-            return self.model.model_validate(data)
+            return self._validate_upgraded(data)
         except Exception as error:
             raise MalformedMessage(_describe_first_problem(self.model, error)) from None
+
+    def _validate_upgraded(self, data: dict[str, Any]) -> M:
+        """Validate upgraded data without the fields that only older versions had.
+
+        So an upgrader need not remove what a later version no longer has.
+        """
+        try:
+            return self.model.model_validate(data)
+        except ValidationError as error:
+            places = [
+                detail["loc"]
+                for detail in error.errors(include_input=False, include_url=False)
+                if detail["type"] == _UNKNOWN_FIELD
+            ]
+        known = {name: data[name] for name in data if (name,) not in places}
+        return self.model.model_validate(known)
 
 
 def _apply_upgrader(upgrader: Upgrader, data: dict[str, Any], version: int) -> dict[str, Any]:
@@ -225,5 +292,8 @@ def _describe_first_problem(model: type[BaseModel], error: Exception) -> str:
         return f"not a valid {model.__name__}: a validator raised {type(error).__name__}"
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     where = ".".join(str(part) for part in first["loc"]) or "the message"
+    problem = first["msg"]
+    if first["type"] == _UNKNOWN_FIELD:  # its name is text of the producer
+        where, problem = repr(where[:_MAX_NAME_SHOWN]), "unknown field"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"not a valid {model.__name__}: {where}: {first['msg']}{more}"
+    return f"not a valid {model.__name__}: {where}: {problem}{more}"

@@ -40,7 +40,8 @@ def _serve(call: BoundHandler, link: ParentLink, pulse: "LeasePulseSender") -> N
             number, frame = numbered_frame
             if frame[:1] == child_wire.MODEL:
                 with link.report_broken(number):
-                    codec = MessageCodec(pickle.loads(frame[1:]))  # noqa: S301  # the worker's
+                    model, parameters = pickle.loads(frame[1:])  # noqa: S301  # the worker's
+                    codec = MessageCodec(model[parameters] if parameters else model)
                 continue
             lease, body = child_wire.unpack_call(frame)
             queue = ParentQueue(number, link)

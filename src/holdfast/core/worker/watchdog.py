@@ -354,7 +354,10 @@ def pickle_handler(handler: Handler) -> bytes:
 
 def _pack_model(model: type) -> bytes:
     try:
-        return child_wire.MODEL + pickle.dumps(model)
+        generic = getattr(model, "__pydantic_generic_metadata__", {})
+        # A Message[Enrich] was made at run time, so its name cannot be imported.
+        parts = (generic["origin"], generic["args"]) if generic.get("origin") else (model, ())
+        return child_wire.MODEL + pickle.dumps(parts)
     except Exception as error:  # pickling runs code of the model
         raise HandlerNotFound(
             f"{model.__name__} cannot reach a process of its own ({error}): define it at "

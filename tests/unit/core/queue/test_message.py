@@ -5,24 +5,33 @@ import json
 import pickle
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from holdfast.core.errors import MalformedMessage, MessageTooLarge, NewerSchema, NotLeased
+from holdfast.core.errors import (
+    ConfigError,
+    MalformedMessage,
+    MessageTooLarge,
+    NewerSchema,
+    NotLeased,
+)
 from holdfast.core.lease.lease import Lease, Refused, Renewal
 from holdfast.core.queue.message import (
     MAX_BYTES,
     AnyMessage,
+    Message,
     MessageCodec,
     QueueMessage,
     Upgrader,
     attach_lease,
     get_lease,
+    to_message_model,
 )
 
 
@@ -90,6 +99,68 @@ def test_the_current_version_is_the_one_the_code_writes() -> None:
 
 def test_any_message_keeps_fields_it_does_not_know() -> None:
     assert AnyMessage(city="Basel").model_dump()["city"] == "Basel"
+
+
+def test_a_field_that_the_model_does_not_have_is_refused() -> None:
+    with pytest.raises(ValidationError, match="lable"):
+        Parcel(weight=1, lable="x")  # type: ignore[call-arg]
+
+
+def test_a_model_may_choose_to_ignore_unknown_fields() -> None:
+    class Loose(Parcel):
+        model_config = ConfigDict(extra="ignore")
+
+    parcel = MessageCodec(Loose).decode(b'{"weight": 1, "lable": "x"}')
+    assert parcel.weight == 1
+
+
+# -- payloads
+
+
+class Address(BaseModel):
+    street: str
+
+
+@dataclass
+class Letter:
+    to: Address
+    pages: int = 1
+
+
+@pytest.mark.parametrize("payload", [Letter(Address(street="Here")), Address(street="Here")])
+def test_a_payload_comes_back_as_an_equal_object_of_its_class(payload: Any) -> None:
+    codec = MessageCodec(to_message_model(type(payload)))
+    message = Message(payload=payload, id="a")
+    received: Any = codec.decode(codec.encode(message))
+    assert (received.id, received.payload) == ("a", payload)
+    assert type(received.payload) is type(payload)
+
+
+def test_a_message_has_the_type_of_its_payload() -> None:
+    message = Message(payload=Letter(Address(street="Here")))
+    assert type(message) is Message[Letter] is to_message_model(Letter)
+    with pytest.raises(
+        MalformedMessage, match=r"takes Message\[Letter\], not Message\[Address\]"
+    ):
+        MessageCodec(Message[Letter]).encode(Message(payload=Address(street="Here")))  # type: ignore[arg-type]
+
+
+def test_a_payload_that_does_not_fit_names_its_field() -> None:
+    with pytest.raises(MalformedMessage, match=r"Message\[Letter\]: payload.pages: "):
+        MessageCodec(Message[Letter]).decode(
+            b'{"id": "a", "payload": {"to": {"street": "Here"}, "pages": "hunter2"}}'
+        )
+
+
+def test_a_message_type_of_ones_own_is_taken_as_it_is() -> None:
+    assert to_message_model(Parcel) is Parcel
+    assert to_message_model(AnyMessage) is AnyMessage
+
+
+@pytest.mark.parametrize("bad", [str, dict, list[int], "Letter", None, Letter | None])
+def test_a_type_that_cannot_be_a_payload_is_refused(bad: Any) -> None:
+    with pytest.raises(ConfigError, match="is not a message type; use a QueueMessage"):
+        to_message_model(bad)
 
 
 # -- the lease of a message
@@ -265,6 +336,8 @@ def test_a_circular_value_is_refused_when_encoding() -> None:
         (b"null", "a JSON object is needed, this is a NoneType"),
         (b'{"id": "a"}', "not a valid Parcel: weight: Field required"),
         (b'{"id": 5}', r"not a valid Parcel: id: .* \(and 1 more\)"),
+        (b'{"weight": 1, "wieght": 2}', "not a valid Parcel: 'wieght': unknown field$"),
+        (b'{"weight": 1, "\\n' + b"x" * 99 + b'": 2}', r"Parcel: '\\nx{63}': unknown field$"),
         (b'{"weight": 1, "schema_version": 1.5}', "schema_version is a float"),
         (b'{"weight": 1, "schema_version": null}', "schema_version is a NoneType"),
         (b'{"weight": 1, "schema_version": 0}', "no upgrader from schema_version 0 to 1"),
@@ -311,6 +384,18 @@ def test_an_older_version_goes_through_every_upgrader_in_turn() -> None:
     assert (message.id, message.schema_version) == ("a", 3)
 
 
+def test_an_upgrader_need_not_remove_what_the_new_version_does_not_have() -> None:
+    model = make_model(2, v1=lambda data: {**data, "weight": data["pounds"] // 2})
+    message = MessageCodec(model).decode(b'{"id": "a", "pounds": 8, "note": "x"}')
+    assert message.model_dump().keys() == {*QueueMessage.model_fields, "weight"}
+
+
+def test_an_unknown_field_of_the_current_version_is_refused_after_an_upgrade_too() -> None:
+    model = make_model(2, v1=lambda data: {**data, "weight": "heavy"})
+    with pytest.raises(MalformedMessage, match="not a valid Versioned: weight: "):
+        MessageCodec(model).decode(b'{"id": "a", "note": "x"}')
+
+
 def test_an_older_version_that_happens_to_fit_is_upgraded_all_the_same() -> None:
     model = make_model(2, v1=lambda data: {**data, "weight": data["weight"] * 1000})
     message = MessageCodec(model).decode(b'{"schema_version": 1, "weight": 2}')
@@ -354,9 +439,10 @@ def test_an_upgrader_that_makes_no_valid_message_makes_it_malformed() -> None:
     [
         b'{"id": "a", "weight": 1, "schema_version": 2}',
         b'{"schema_version": 99}',
+        b'{"weight": 1, "unknown": 1, "schema_version": 2}',
         b'{"id": 5, "weight": "in a way we do not know yet", "schema_version": 2}',
     ],
-    ids=["fits", "problem nothing else", "does not fit"],
+    ids=["fits", "problem nothing else", "unknown field", "does not fit"],
 )
 def test_a_newer_version_is_recognised_whatever_its_other_fields(body: bytes) -> None:
     with pytest.raises(NewerSchema, match="newer than this code's 1: run newer workers"):

@@ -156,8 +156,7 @@ class SQSQueue(QueueManager[M]):
 
     # -- producing
 
-    def push(self, message: M, *, delay_seconds: float = 0.0) -> str:
-        """Send one message with SendMessage."""
+    def _push(self, message: M, delay_seconds: float) -> str:
         self._sender.send(message, delay_seconds)
         return message.id
 

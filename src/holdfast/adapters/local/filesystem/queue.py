@@ -172,7 +172,7 @@ class FilesystemQueue(QueueManager[M]):
 
     # -- producing
 
-    def push(self, message: M, *, delay_seconds: float = 0.0) -> str:
+    def _push(self, message: M, delay_seconds: float) -> str:
         body = self._codec.encode(message)
         if delay_seconds:
             self._check_delay(delay_seconds)

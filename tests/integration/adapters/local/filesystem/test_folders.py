@@ -122,10 +122,10 @@ def test_the_seeds_names_are_public() -> None:
 @pytest.mark.requirement(
     "R001-013", "R001-014", "R001-016", "R001-017", "R001-018", "R001-019", "R001-021"
 )
-def test_the_seeds_message_is_an_example() -> None:
-    from examples.enrichment import EnrichmentTask
-
-    task = EnrichmentTask(domain="example.com", company_slug="ex", campaign_name="spring")
+def test_the_seeds_message_is_part_of_the_package() -> None:
+    task = holdfast.EnrichmentMessage(
+        domain="example.com", company_slug="ex", campaign_name="spring"
+    )
     assert task.schema_version == 1
     assert task.attempts == 0
     assert task.created_at.tzinfo is not None
@@ -133,7 +133,7 @@ def test_the_seeds_message_is_an_example() -> None:
     names = (task.domain, task.company_slug, task.campaign_name)
     assert names == ("example.com", "ex", "spring")
     with pytest.raises(ValueError, match="domain"):
-        EnrichmentTask(company_slug="ex", campaign_name="spring")
+        holdfast.EnrichmentMessage(company_slug="ex", campaign_name="spring")
 
 
 def test_an_unreferenced_queue_closes_its_folder(tmp_path: Path) -> None:

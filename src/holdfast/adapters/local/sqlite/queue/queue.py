@@ -190,7 +190,7 @@ class SQLiteQueue(QueueManager[M]):
 
     # -- producing
 
-    def push(self, message: M, *, delay_seconds: float = 0.0) -> str:
+    def _push(self, message: M, delay_seconds: float) -> str:
         body = self._codec.encode(message).decode()
         due_ms = self._get_due_ms(delay_seconds)
         self._database.execute(_PUSH, (self._queue_no, due_ms, self.dedupe, message.id, body))

@@ -1,0 +1,96 @@
+"""What a type checker says about a user's code: right code passes, wrong code is found."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from support.paths import ROOT
+
+CODE = """
+from dataclasses import dataclass
+from typing import assert_type
+
+from holdfast import (
+    AnyMessage,
+    Backoff,
+    Context,
+    Message,
+    QueueManager,
+    QueueMessage,
+    Retry,
+    Worker,
+    open_queue,
+)
+
+
+class Enrich(QueueMessage):
+    domain: str
+
+
+@dataclass
+class Order:
+    product: str
+
+
+def handle(message: Enrich, ctx: Context) -> Retry | None:
+    return None
+
+
+async def handle_alone(message: Enrich) -> None: ...
+
+
+def handle_any(message: QueueMessage) -> None: ...
+
+
+def handle_order(message: Message[Order], ctx: Context) -> None:
+    assert_type(message.payload.product, str)
+
+
+queue = open_queue("enrich", Enrich, lease_seconds=30, backoff="5s", dedupe=True)
+assert_type(queue, QueueManager[Enrich])
+assert_type(open_queue(), QueueManager[AnyMessage])
+assert_type(open_queue(model=Enrich, backoff=Backoff(5)), QueueManager[Enrich])
+queue.push(Enrich(domain="example.com"), delay_seconds=5)
+queue.push(Order("tea"))  # error
+open_queue("enrich", leese_seconds=30)  # error
+open_queue("enrich", durability="eternal")  # error
+Worker(queue, handle, concurrency=4)
+Worker(queue, handle_alone, isolation="async")
+Worker(queue, handle_any)
+Worker(queue, lambda message: None)
+Worker(queue, handle_order)  # error
+
+orders = open_queue("orders", Order)
+assert_type(orders, QueueManager[Message[Order]])
+orders.push(Order("tea"))
+orders.push(Message(payload=Order("tea"), id="acme-42"))
+orders.push(Enrich(domain="example.com"))  # error
+orders.push("tea")  # error
+Worker(orders, handle_order)
+Worker(orders, handle)  # error
+
+
+async def use() -> None:
+    await queue.aio.push(Enrich(domain="example.com"))
+    await queue.aio.push("tea")  # error
+    await orders.aio.push(Order("tea"))
+    for message in await orders.aio.poll(10, wait_seconds=5):
+        assert_type(message.payload, Order)
+        await orders.aio.ack(message)
+"""
+WRONG = {number for number, line in enumerate(CODE.splitlines(), 1) if line.endswith("# error")}
+
+
+def test_mypy_accepts_what_is_right_and_finds_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text(CODE)
+    ran = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "user.py"],
+        cwd=tmp_path,
+        env={"MYPYPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    found = {int(line) for line in re.findall(r"^user\.py:(\d+): error", ran.stdout, re.M)}
+    assert found == WRONG, ran.stdout + ran.stderr
