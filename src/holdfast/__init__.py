@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.core.lease.lease import Refused as Refused
     from holdfast.core.lease.lease import Renewed as Renewed
     from holdfast.core.lease.lease import Unanswered as Unanswered
+    from holdfast.core.queue.aio import AsyncQueue as AsyncQueue
     from holdfast.core.queue.enrichment import EnrichmentMessage as EnrichmentMessage
     from holdfast.core.queue.manager import MessageInfo as MessageInfo
     from holdfast.core.queue.manager import MessageState as MessageState
@@ -70,6 +71,7 @@ __all__, __getattr__ = lazy_exports(
         "core.events": "Events",
         "core.lease.keeper": "LeaseKeeper",
         "core.lease.lease": "Lease LeaseSource LeaseState Refused Renewed Unanswered",
+        "core.queue.aio": "AsyncQueue",
         "core.queue.enrichment": "EnrichmentMessage",
         "core.queue.manager": "MessageInfo MessageState QueueManager QueueStats",
         "core.queue.message": "AnyMessage Message MessageCodec QueueMessage attach_lease",

@@ -2,10 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from random import Random
 from threading import Event, Lock
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, overload
 
 from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -19,6 +20,9 @@ from holdfast.core.queue.info import MessageState as MessageState
 from holdfast.core.queue.info import PastAttempt as PastAttempt
 from holdfast.core.queue.info import QueueStats as QueueStats
 from holdfast.core.queue.message import M, Message, P, QueueMessage, get_lease
+
+if TYPE_CHECKING:
+    from holdfast.core.queue.aio import AsyncQueue
 
 MAX_SECONDS = 10 * 366 * 86_400.0
 ANY_FIELDS: Mapping[str, str] = MappingProxyType({})
@@ -114,6 +118,13 @@ class QueueManager(ABC, Generic[M]):
 
         A transient error is not raised here. The calls themselves report it.
         """
+
+    @cached_property
+    def aio(self) -> "AsyncQueue[M]":
+        """The calls for async code, as in `await queue.aio.push(message)`."""
+        from holdfast.core.queue.aio import AsyncQueue  # only async code pays for asyncio
+
+        return AsyncQueue(self)
 
     # -- producing
 

@@ -1,0 +1,122 @@
+"""The calls of a queue for async code. Each runs in a thread, so the event loop runs on."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from threading import Event
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.process import after_fork
+from holdfast.core.queue.manager import QueueManager
+from holdfast.core.queue.message import M, Message, P
+
+MAX_POLLS = 64  # at the same time; further ones wait for one of these
+MAX_CALLS = 16  # pushes and settlements at the same time
+
+A = ParamSpec("A")
+R = TypeVar("R")
+
+
+class AsyncQueue(Generic[M]):
+    """The async forms of `push`, `poll` and the calls that settle a message: `queue.aio`.
+
+    They promise what the queue's own calls promise, and raise the same errors. Cancelling a
+    call ends the waiting, but the call is still made; a cancelled `poll` gives back what it
+    claims. Tasks and event loops may share one object.
+    """
+
+    def __init__(self, queue: QueueManager[M]) -> None:
+        self._queue = queue
+        self._start_pools()
+        after_fork.run_after_fork(self, AsyncQueue._start_pools)
+
+    def _start_pools(self) -> None:
+        # Polls have threads of their own, because a settlement that had to wait behind polls
+        # of an empty queue could miss its lease.
+        self._polls = ThreadPoolExecutor(MAX_POLLS, "holdfast-aio-poll")
+        self._calls = ThreadPoolExecutor(MAX_CALLS, "holdfast-aio")
+
+    @overload
+    async def push(self, message: M, *, delay_seconds: float = 0.0) -> str: ...
+
+    @overload
+    async def push(
+        self: "AsyncQueue[Message[P]]", message: P, *, delay_seconds: float = 0.0
+    ) -> str: ...
+
+    async def push(self, message: Any, *, delay_seconds: float = 0.0) -> str:
+        """Push one message, or the payload of one, and return its id."""
+        return await self._call(self._queue.push, message, delay_seconds=delay_seconds)
+
+    async def push_many(
+        self, messages: Iterable[M], *, delay_seconds: float = 0.0
+    ) -> list[str]:
+        """Push many messages with few calls, and return their ids in order."""
+        return await self._call(self._queue.push_many, messages, delay_seconds=delay_seconds)
+
+    async def poll(self, batch_size: int = 1, *, wait_seconds: float = 0.0) -> list[M]:
+        """Claim up to `batch_size` messages, and wait up to `wait_seconds` for the first."""
+        stop = Event()
+        poll = partial(self._queue.poll, batch_size, wait_seconds=wait_seconds, stop=stop)
+        claimed = self._polls.submit(copy_context().run, poll)
+        try:
+            return await asyncio.wrap_future(claimed)
+        except asyncio.CancelledError:
+            # Without this, messages that are claimed from here on would wait for their
+            # lease to expire.
+            stop.set()
+            self._calls.submit(self._give_back, claimed)
+            raise
+
+    def _give_back(self, claimed: "Future[list[M]]") -> None:
+        with suppress(CancelledError, HoldfastError):  # not started, or nothing was claimed
+            for message in claimed.result():
+                with suppress(HoldfastError):  # it comes back when its lease expires
+                    self._queue.release(message)
+
+    async def ack(self, message: M) -> None:
+        """Complete the message, so that it is not delivered again."""
+        await self._call(self._queue.ack, message)
+
+    async def ack_many(self, messages: Sequence[M]) -> None:
+        """Ack each message, then raise the first LeaseLost if there was one."""
+        await self._call(self._queue.ack_many, messages)
+
+    async def nack(
+        self,
+        message: M,
+        *,
+        delay_seconds: float | None = None,
+        reason: str = "nacked",
+        detail: str | None = None,
+    ) -> None:
+        """Deliver the message again after `delay_seconds`, or after the backoff if None."""
+        await self._call(
+            self._queue.nack,
+            message,
+            delay_seconds=delay_seconds,
+            reason=reason,
+            detail=detail,
+        )
+
+    async def release(self, message: M) -> None:
+        """Give back an unstarted message. It is available at once, its attempt not counted."""
+        await self._call(self._queue.release, message)
+
+    async def dead_letter(self, message: M, reason: str, *, detail: str | None = None) -> None:
+        """Store the message with `reason` for an operator, and never deliver it again."""
+        await self._call(self._queue.dead_letter, message, reason, detail=detail)
+
+    async def extend(self, message: M, seconds: float | None = None) -> None:
+        """Extend the lease to `seconds` from now, by default the queue's `lease_seconds`."""
+        await self._call(self._queue.extend, message, seconds)
+
+    async def _call(self, function: Callable[A, R], *args: A.args, **kwargs: A.kwargs) -> R:
+        call = partial(copy_context().run, function, *args, **kwargs)
+        # Shielded, because work whose ack is dropped when its task is cancelled would be
+        # done again.
+        return await asyncio.shield(asyncio.wrap_future(self._calls.submit(call)))
