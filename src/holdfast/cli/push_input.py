@@ -20,10 +20,11 @@ from typing import Any, BinaryIO, NoReturn
 
 from pydantic import ValidationError
 
-from holdfast.cli.arguments import QUEUE_VARIABLE, STDIN, is_service, open_input
+from holdfast.cli.arguments import STDIN, is_service, open_input
 from holdfast.cli.console import info
 from holdfast.cli.errors import InputRefused, UsageError
 from holdfast.cli.live_view import ProgressMeter
+from holdfast.config.variables import QUEUE_VARIABLE
 from holdfast.core.errors import MalformedMessage, MessageTooLarge, QueueUnavailable
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import AnyMessage, MessageCodec

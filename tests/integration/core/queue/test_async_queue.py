@@ -191,7 +191,7 @@ def test_a_poll_that_is_cancelled_when_its_messages_arrive_gives_them_back(
         await wait_until(lambda: queue.stats().ready == 1)
 
     asyncio.run(use())
-    assert [view.id for view in queue.peek(MessageState.READY)] == ["a"]
+    assert [view.id for view in queue.peek(MessageState.PENDING)] == ["a"]
 
 
 def test_a_cancelled_poll_stops_waiting(queue: Queue) -> None:
@@ -234,8 +234,7 @@ def test_an_ack_whose_task_is_cancelled_is_still_made(tmp_path: Path) -> None:
             [message] = await queue.aio.poll()
             with locked_database(tmp_path / "work.db"):
                 pushes = [
-                    asyncio.create_task(queue.aio.push(AnyMessage()))
-                    for _ in range(MAX_CALLS)
+                    asyncio.create_task(queue.aio.push(AnyMessage())) for _ in range(MAX_CALLS)
                 ]
                 ack = asyncio.create_task(queue.aio.ack(message))
                 await asyncio.sleep(0.2)  # all threads are taken, so the ack has not begun
@@ -248,9 +247,8 @@ def test_an_ack_whose_task_is_cancelled_is_still_made(tmp_path: Path) -> None:
     asyncio.run(use())
 
 
+@pytest.mark.parametrize("queue", ["sqlite:{}/work.db", "file:{}/acme/enrich"], indirect=True)
 def test_a_forked_child_has_threads_of_its_own(queue: Queue) -> None:
-    if isinstance(queue, MemoryQueue):
-        pytest.skip("a queue in memory is not shared with a child")
     asyncio.run(queue.aio.push(AnyMessage(id="parent")))
     child = os.fork()
     if child == 0:
@@ -261,4 +259,4 @@ def test_a_forked_child_has_threads_of_its_own(queue: Queue) -> None:
         finally:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
-    assert {view.id for view in queue.peek(MessageState.READY)} == {"parent", "child"}
+    assert {view.id for view in queue.peek(MessageState.PENDING)} == {"parent", "child"}

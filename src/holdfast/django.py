@@ -1,0 +1,261 @@
+"""A backend for Django's tasks: `task.enqueue()` pushes, and a Holdfast worker runs the task.
+
+    TASKS = {
+        "default": {
+            "BACKEND": "holdfast.django.HoldfastBackend",
+            "OPTIONS": {"queue": "sqlite:work.db", "lease_seconds": 60},
+        }
+    }
+
+    DJANGO_SETTINGS_MODULE=mysite.settings holdfast work sqlite:work.db holdfast.django:run_task
+
+One backend is one queue of Holdfast, whatever the names in QUEUES. Without the option `queue`
+it is that of HOLDFAST_QUEUE. The interface is that of `django.tasks` (Django 6.0), or of the
+package `django-tasks` for older versions of Django.
+"""
+
+import os
+import re
+import socket
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import django
+from django.apps import apps
+from django.db import close_old_connections
+from django.utils.module_loading import import_string
+from pydantic import Field
+
+from holdfast.bootstrap import open_queue
+from holdfast.core.clock import utc_now
+from holdfast.core.errors import Unsupported
+from holdfast.core.queue.manager import MessageInfo, MessageState, QueueManager
+from holdfast.core.queue.message import QueueMessage
+from holdfast.core.worker.context import Context
+from holdfast.core.worker.outcome import Reject
+
+try:
+    from django.tasks import base, exceptions, signals
+    from django.tasks.backends.base import BaseTaskBackend
+except ImportError:
+    from django_tasks import base, exceptions, signals
+    from django_tasks.backends.base import BaseTaskBackend
+
+Status = base.TaskResultStatus
+
+_STATUS = {
+    MessageState.PENDING: Status.READY,
+    MessageState.LEASED: Status.RUNNING,
+    MessageState.COMPLETED: Status.SUCCESSFUL,
+    MessageState.FAILED: Status.FAILED,
+}
+
+
+class DjangoTask(QueueMessage):
+    """One call of a task's function."""
+
+    path: str  # of the function, as in mysite.tasks.send
+    args: list[Any] = Field(default_factory=list, repr=False)
+    kwargs: dict[str, Any] = Field(default_factory=dict, repr=False)
+    backend: str
+    queue_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedTaskContext(base.TaskContext):
+    """The context of a task that has `takes_context=True`.
+
+    `holdfast` is the context of its lease, so long work can call `context.holdfast.beat()`.
+    """
+
+    holdfast: Context
+
+
+class StoredResult(base.TaskResult):
+    """The state of a task's message. What the function returned is not stored."""
+
+    __slots__ = ()
+
+    @property
+    def return_value(self) -> Any:
+        """Raise Unsupported if the task succeeded, and ValueError if it did not."""
+        if self.status == Status.SUCCESSFUL:
+            raise Unsupported(
+                "Holdfast does not store what a Django task returns: let the task write it to "
+                "the database"
+            )
+        return super().return_value
+
+
+class HoldfastBackend(BaseTaskBackend):
+    """Pushes tasks to a queue of Holdfast.
+
+    Results can be read if the queue can find a message by its id, which SQS cannot.
+    """
+
+    supports_defer = True
+    supports_async_task = True
+
+    @cached_property
+    def queue(self) -> QueueManager[DjangoTask]:
+        """The queue of this backend, which is opened at its first use."""
+        options = dict(self.options)
+        return open_queue(options.pop("queue", None), DjangoTask, **options)
+
+    @property
+    def supports_get_result(self) -> bool:
+        """Return whether the queue can find a message by its id."""
+        return "find" in self.queue.capabilities
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> StoredResult:
+        """Push one call of the task. After the return it cannot be lost.
+
+        Raises TypeError if an argument cannot be written as JSON, and QueueUnavailable.
+        """
+        self.validate_task(task)
+        call = DjangoTask(
+            path=task.module_path,
+            args=list(args),
+            kwargs=dict(kwargs),
+            backend=self.alias,
+            queue_name=task.queue_name,
+        )
+        result = _make_result(task, call)  # raises TypeError if an argument is not JSON
+        self.queue.push(call, delay_seconds=_compute_delay(task.run_after))
+        signals.task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> StoredResult:
+        """Return the state of a task. Raises TaskResultDoesNotExist for an unknown id."""
+        for info in self.queue.find(result_id):
+            if info.body is not None:
+                call = DjangoTask.model_validate(info.body)
+                return _read_result(info, _load_task(call), call)
+        raise exceptions.TaskResultDoesNotExist(result_id)
+
+
+def run_task(message: DjangoTask, ctx: Context) -> Reject | None:
+    """Run a task's function. This is the handler of a worker.
+
+    An exception is a failed attempt, which is repeated after the queue's backoff. What the
+    function returns is ignored.
+    """
+    if not apps.ready:
+        django.setup()
+    task = _load_task(message)
+    if not isinstance(task, base.Task):
+        return Reject(f"{message.path} is not a Django task")
+    started_at = utc_now()
+    result = _make_result(
+        task,
+        message,
+        status=Status.RUNNING,
+        started_at=started_at,
+        last_attempted_at=started_at,
+        worker_ids=[f"{socket.gethostname()}-{os.getpid()}"] * ctx.attempt,
+    )
+    close_old_connections()  # before and after, as Django does for a request
+    try:
+        _run(task, result, ctx)
+    finally:
+        close_old_connections()
+    return None
+
+
+def _run(task: Any, result: StoredResult, ctx: Context) -> None:
+    """Call the function between the signals of its start and its end."""
+    sender = type(task.get_backend())
+    signals.task_started.send(sender, task_result=result)
+    context = (
+        [LeasedTaskContext(task_result=result, holdfast=ctx)] if task.takes_context else []
+    )
+    try:
+        task.call(*context, *result.args, **result.kwargs)
+    except Exception as error:
+        result.errors.append(_to_task_error(error))
+        _finish(result, Status.FAILED)
+        raise
+    else:
+        _finish(result, Status.SUCCESSFUL)
+    finally:
+        if result.is_finished:  # not if the worker cancelled it
+            signals.task_finished.send(sender, task_result=result)
+
+
+def _finish(result: StoredResult, status: Any) -> None:
+    # A result is frozen for its users; a backend sets its fields in this way.
+    object.__setattr__(result, "status", status)
+    object.__setattr__(result, "finished_at", utc_now())
+
+
+def _load_task(call: DjangoTask) -> Any:
+    """Return the task by its path, with the backend and the queue that it was pushed with."""
+    task = import_string(call.path)
+    if isinstance(task, base.Task):
+        task = task.using(queue_name=call.queue_name, backend=call.backend)
+    return task
+
+
+def _make_result(task: Any, call: DjangoTask, **fields: Any) -> StoredResult:
+    values: dict[str, Any] = {
+        "status": Status.READY,
+        "started_at": None,
+        "finished_at": None,
+        "last_attempted_at": None,
+        "errors": [],
+        "worker_ids": [],
+    }
+    return StoredResult(
+        task=task,
+        id=call.id,
+        args=call.args,
+        kwargs=call.kwargs,
+        backend=call.backend,
+        enqueued_at=call.created_at,
+        **values | fields,
+    )
+
+
+def _read_result(info: MessageInfo, task: Any, call: DjangoTask) -> StoredResult:
+    claimed_at = info.holder.timestamp if info.holder else None
+    ended_at = info.past[-1].at if info.past else None
+    workers = [past.worker_id for past in info.past]
+    return _make_result(
+        task,
+        call,
+        status=_STATUS[info.state],
+        started_at=claimed_at,
+        last_attempted_at=claimed_at or ended_at,
+        finished_at=ended_at if info.state is MessageState.FAILED else None,
+        errors=list(_read_errors(info)),
+        worker_ids=[*workers, info.holder.worker_id] if info.holder else workers,
+    )
+
+
+def _read_errors(info: MessageInfo) -> Iterator[Any]:
+    for past in info.past:
+        if past.detail:
+            # The line of a traceback that names the exception is not indented.
+            names = re.findall(r"^([A-Za-z_][\w.]*)(?::|$)", past.detail, re.MULTILINE)
+            name = names[-1] if names else "Exception"
+            path = name if "." in name else f"builtins.{name}"
+            yield base.TaskError(exception_class_path=path, traceback=past.detail)
+
+
+def _to_task_error(error: Exception) -> Any:
+    kind = type(error)
+    return base.TaskError(
+        exception_class_path=f"{kind.__module__}.{kind.__qualname__}",
+        traceback="".join(traceback.format_exception(error)),
+    )
+
+
+def _compute_delay(run_after: datetime | None) -> float:
+    if run_after is None:
+        return 0.0
+    moment = run_after if run_after.tzinfo else run_after.astimezone()
+    return max(0.0, (moment - utc_now()).total_seconds())

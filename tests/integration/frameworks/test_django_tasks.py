@@ -1,0 +1,224 @@
+"""holdfast.django: a real Django project enqueues, and a real worker runs its tasks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from holdfast import AnyMessage, QueueManager, open_queue
+from support.cli.commands import real
+
+SETTINGS = """
+    import importlib.util
+
+    SECRET_KEY = "for tests"
+    USE_TZ = True
+    DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "site.db"}}
+    own_tasks = importlib.util.find_spec("django.tasks") is not None  # since Django 6.0
+    INSTALLED_APPS = [] if own_tasks else ["django_tasks"]
+    TASKS = {
+        "default": {
+            "BACKEND": "holdfast.django.HoldfastBackend",
+            "QUEUES": ["default", "emails"],
+            "OPTIONS": {"queue": "sqlite:work.db", "backoff": "0s"},
+        }
+    }
+"""
+TASKS = """
+    from django.db import connection
+
+    try:
+        from django.tasks import signals, task
+    except ImportError:
+        from django_tasks import signals, task
+
+
+    def note(text):
+        with open("effects", "a") as file:
+            file.write(text + "\\n")
+
+
+    @task
+    def add(a, b=0):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        note(f"add {a + b}")
+        return object()  # which nothing stores
+
+
+    @task(takes_context=True, queue_name="emails")
+    async def send(context, to):
+        context.holdfast.beat()
+        note(f"send {to} {context.attempt} {context.task_result.task.queue_name}")
+
+
+    @task
+    def fail():
+        raise KeyError("no such luck")
+
+
+    not_a_task = note
+    signals.task_started.connect(lambda task_result, **_: note(task_result.status), weak=False)
+    signals.task_finished.connect(lambda task_result, **_: note(task_result.status), weak=False)
+"""
+PRELUDE = """
+    import json, django
+    django.setup()
+    from datetime import timedelta
+    from django.utils import timezone
+    from tasks import add, fail, send
+
+    def show(result):
+        errors = [
+            [error.exception_class.__name__, "no such luck" in error.traceback]
+            for error in result.errors
+        ]
+        print(json.dumps([result.status, result.attempts, errors]))
+"""
+
+
+class Project:
+    """A folder with a Django project whose tasks go to a SQLite queue."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "settings.py").write_text(dedent(SETTINGS))
+        (folder / "tasks.py").write_text(dedent(TASKS))
+
+    def run(self, code: str) -> list[Any]:
+        """Run code in the project, and return the JSON lines that it printed."""
+        script = dedent(PRELUDE) + dedent(code)
+        ran = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=self.folder,
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": "."},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert ran.returncode == 0, ran.stderr
+        return [json.loads(line) for line in ran.stdout.splitlines()]
+
+    def work(self, *options: str) -> str:
+        """Run a worker until the queue is empty, and return what it printed."""
+        ran = real(
+            self.folder,
+            *("work", "sqlite:work.db", "holdfast.django:run_task", "--until-empty", *options),
+            env={"DJANGO_SETTINGS_MODULE": "settings"},
+        )
+        assert ran.code == 0, ran.err
+        return ran.out
+
+    def open(self) -> QueueManager[AnyMessage]:
+        """Open the queue."""
+        return open_queue(f"sqlite:{self.folder}/work.db", env={})
+
+    @property
+    def effects(self) -> list[str]:
+        """The lines that the tasks wrote."""
+        return (self.folder / "effects").read_text().splitlines()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_task_is_enqueued_run_and_found(project: Project, isolation: str) -> None:
+    [[result_id], *ready] = project.run(
+        """
+        result = add.enqueue(40, b=2)
+        print(json.dumps([result.id]))
+        show(result)
+        show(add.get_result(result.id))
+        """
+    )
+    assert ready == [["READY", 0, []]] * 2
+    assert project.work(f"--isolation={isolation}").startswith("completed 1, retried 0")
+    assert project.effects == ["RUNNING", "add 42", "SUCCESSFUL"]
+    [status, message] = project.run(
+        f"""
+        result = add.get_result({result_id!r})
+        show(result)
+        try:
+            result.return_value
+        except Exception as error:
+            print(json.dumps(str(error)))
+        """
+    )
+    assert status[0] == "SUCCESSFUL"
+    assert "does not store what a Django task returns" in message
+
+
+def test_an_async_task_gets_its_context_and_its_queue(project: Project) -> None:
+    project.run(
+        """
+        import asyncio
+        asyncio.run(send.aenqueue("you"))
+        """
+    )
+    project.work()
+    assert project.effects == ["RUNNING", "send you 1 emails", "SUCCESSFUL"]
+
+
+def test_a_task_that_raises_is_retried_and_then_failed_with_its_errors(
+    project: Project,
+) -> None:
+    [[result_id]] = project.run("print(json.dumps([fail.enqueue().id]))")
+    assert "dead lettered 1" in project.work("--max-attempts=2")
+    assert project.effects == ["RUNNING", "FAILED"] * 2
+    [result] = project.run(f"show(fail.get_result({result_id!r}))")
+    assert result == ["FAILED", 2, [["KeyError", True]] * 2]
+
+
+def test_a_task_can_be_deferred(project: Project) -> None:
+    project.run("add.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(1)")
+    with project.open() as queue:
+        assert (queue.stats().delayed, queue.stats().ready) == (1, 0)
+
+
+def test_an_argument_that_is_not_json_is_refused_and_nothing_is_pushed(
+    project: Project,
+) -> None:
+    [kind] = project.run(
+        """
+        try:
+            add.enqueue(object())
+        except Exception as error:
+            print(json.dumps(type(error).__name__))
+        """
+    )
+    assert kind == "TypeError"
+    with project.open() as queue:
+        assert queue.stats().ready == 0
+
+
+def test_an_unknown_id_does_not_exist(project: Project) -> None:
+    [kind] = project.run(
+        """
+        try:
+            add.get_result("nowhere")
+        except Exception as error:
+            print(json.dumps(type(error).__name__))
+        """
+    )
+    assert kind == "TaskResultDoesNotExist"
+
+
+def test_a_path_that_is_not_a_task_is_a_dead_letter(project: Project) -> None:
+    with project.open() as queue:
+        queue.push(
+            AnyMessage(
+                path="tasks.not_a_task", args=["x"], backend="default", queue_name="default"
+            )
+        )
+        project.work()
+        [letter] = queue.dead_letters()
+    assert letter.reason == "tasks.not_a_task is not a Django task"
+    assert not (project.folder / "effects").exists()
