@@ -5,15 +5,13 @@ from datetime import datetime
 
 import typer
 
-from holdfast.core.durations import parse_seconds
+from holdfast.core import durations
 
 
 def parse_duration(text: str | float) -> float:
     """Return the seconds in a duration. Raises typer.BadParameter with the valid forms."""
-    if isinstance(text, float):  # typer passes defaults through the parser too
-        return text
     try:
-        return parse_seconds(text)
+        return durations.parse_duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 

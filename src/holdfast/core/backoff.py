@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from holdfast.core.durations import parse_seconds
+from holdfast.core.durations import parse_duration
 
 _TEXT = re.compile(
     r"(?P<first>[^,]+)(,\s*x\s*(?P<factor>[0-9]+(\.[0-9]+)?))?(,\s*max(?P<max>[^,]+))?"
@@ -31,8 +31,8 @@ class Backoff:
         factor = float(match["factor"] or cls().factor)
         if not 1 <= factor <= 100:
             raise ValueError(f"the factor must be from x1 to x100, not x{factor:g}")
-        first_seconds = parse_seconds(match["first"])
-        max_seconds = parse_seconds(match["max"]) if match["max"] else cls().max_seconds
+        first_seconds = parse_duration(match["first"])
+        max_seconds = parse_duration(match["max"]) if match["max"] else cls().max_seconds
         if first_seconds > max_seconds:
             raise ValueError(
                 f"the first delay, {first_seconds:g} s, is above the maximum, "

@@ -9,17 +9,22 @@ _PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 MAX_SECONDS = 3650 * 86_400.0
 
 
-def parse_seconds(text: str) -> float:
-    """Return the seconds in a duration. Raises ValueError with the valid forms."""
-    normalized = text.strip().lower().replace(" ", "")
+def parse_duration(duration: str | float) -> float:
+    """Return the seconds in a duration: a text such as 1h30m, or seconds as they are.
+
+    Raises ValueError with the valid forms.
+    """
+    if not isinstance(duration, str):
+        return duration
+    normalized = duration.strip().lower().replace(" ", "")
     if _PLAIN.fullmatch(normalized):
         value = float(normalized)
     elif re.fullmatch(f"(?:{_PART.pattern})+", normalized):
         value = sum(float(n) * _UNITS[unit] for n, unit in _PART.findall(normalized))
     else:
         raise ValueError(
-            f"{text!r} is not a duration; write 30s, 5m, 2h, 7d, 1h30m or plain seconds"
+            f"{duration!r} is not a duration; write 30s, 5m, 2h, 7d, 1h30m or plain seconds"
         )
     if value > MAX_SECONDS:
-        raise ValueError(f"{text!r} is longer than ten years")
+        raise ValueError(f"{duration!r} is longer than ten years")
     return value
