@@ -15,6 +15,8 @@ from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, Ma
 
 
 class TestFilesystemQueue(QueueContract):
+    lacks = frozenset({"results"})
+
     @pytest.fixture
     def clock(self) -> ManualClock:
         # Files get real time stamps, so the test's time must not make them look old.

@@ -293,7 +293,12 @@ class MemoryQueue(QueueManager[M]):
                 f"checkpoint of {lease.message_id!r} is {len(encoded):,} bytes, the limit is "
                 f"{MAX_BYTES:,}: store it elsewhere and save its address"
             )
-        lost = self._change(lease, lambda task, _: replace(task, saved=encoded))
+        self._change_or_raise(lease, lambda task, _: replace(task, saved=encoded))
+
+    def _change_or_raise(
+        self, lease: Lease, change: Callable[[MemoryTask, float], MemoryTask]
+    ) -> None:
+        lost = self._change(lease, change)
         if lost is not None:
             lease.lose(str(lost))
             raise lost
@@ -304,6 +309,18 @@ class MemoryQueue(QueueManager[M]):
         with self._table.lock:
             task = self._table.get(lease.handle)
         return json.loads(task.inherited) if task and task.inherited else None
+
+    def _save_result(self, lease: Lease, result: bytes) -> None:
+        self._change_or_raise(lease, lambda task, _: replace(task, result=result))
+
+    def load_result(self, message_id: str) -> Any:
+        """Return the newest result of a finished message with this id, or None."""
+        with self._table.lock:
+            tasks = self._table.find_tasks(message_id)
+        results = [
+            task.result for task in tasks if task.result and isinstance(task.state, FinishedState)
+        ]
+        return json.loads(results[-1]) if results else None
 
     # -- for operators
 

@@ -82,6 +82,7 @@ class MemoryTask:
     saved: bytes | None = None  # the checkpoint of the current attempt
     inherited: bytes | None = None  # the newest checkpoint of the attempts before it
     past: tuple[PastAttempt, ...] = ()
+    result: bytes | None = None  # of the current attempt; counts when the task is finished
 
     @property
     def attempts(self) -> int:
@@ -109,7 +110,9 @@ class MemoryTask:
     def claimed(self, lease: LeasedState) -> "MemoryTask":
         """Return the task with this lease and the next fence."""
         fence, inherited = self.fence + 1, self.checkpoint
-        return replace(self, state=lease, fence=fence, saved=None, inherited=inherited)
+        return replace(
+            self, state=lease, fence=fence, saved=None, inherited=inherited, result=None
+        )
 
     def returned(self, due_at: float, *, charged: bool) -> "MemoryTask":
         """Return the task as waiting; if it is not charged, the claim is no attempt."""

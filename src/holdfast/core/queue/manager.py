@@ -1,5 +1,6 @@
 """The queue contract: what every queue guarantees, whatever its backend."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -10,7 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, overload
 
 from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import LeaseLost, NotLeased, Unsupported
+from holdfast.core.errors import (
+    LeaseLost,
+    MalformedMessage,
+    MessageTooLarge,
+    NotLeased,
+    Unsupported,
+)
 from holdfast.core.event_log import LoggedEvents
 from holdfast.core.events import Events
 from holdfast.core.lease.lease import RELEASED, Lease, Renewal, Unanswered
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.core.queue.aio import AsyncQueue
 
 MAX_SECONDS = 10 * 366 * 86_400.0
+MAX_RESULT_BYTES = 64 * 1024
 ANY_FIELDS: Mapping[str, str] = MappingProxyType({})
 
 Progress = Callable[[int], None]
@@ -85,6 +93,7 @@ class QueueManager(ABC, Generic[M]):
             "purge",
             "redrive_by_id",
             "refund",  # a message given back unstarted is not charged an attempt
+            "results",
             "search",
         }
     )
@@ -284,6 +293,24 @@ class QueueManager(ABC, Generic[M]):
         """Return the checkpoint that an earlier attempt saved last, or None."""
         return None
 
+    def save_result(self, message: M, result: Any) -> None:
+        """Keep plain data with the message until it is purged. Call it before `ack`.
+
+        A result counts when this attempt completes the message; one of an earlier attempt
+        does not. A second call replaces the result. Raises LeaseLost; MalformedMessage if JSON cannot represent
+        the result; MessageTooLarge if it has more than MAX_RESULT_BYTES.
+        """
+        lease = get_lease(message)
+        lease.check(self.clock.monotonic())
+        self._save_result(lease, self._encode_result(lease, result))
+
+    def load_result(self, message_id: str) -> Any:
+        """Return the newest result of a completed message of this id.
+
+        Returns None if there is none: it is not completed, has no result, or was purged.
+        """
+        raise self._unsupported("keep results")
+
     # -- what an adapter implements for each verb: it changes the backend and nothing else.
     # If the lease is lost, return LeaseLost and do not raise it, because the caller must
     # first mark the lease as lost.
@@ -306,6 +333,9 @@ class QueueManager(ABC, Generic[M]):
 
     def _save_checkpoint(self, lease: Lease, checkpoint: Any) -> None:
         raise self._unsupported("store checkpoints")
+
+    def _save_result(self, lease: Lease, result: bytes) -> None:
+        raise self._unsupported("keep results")
 
     # -- for operators
 
@@ -401,6 +431,20 @@ class QueueManager(ABC, Generic[M]):
         """Count a message that `poll` dead-lettered. Polls may run at the same time."""
         with self._poll_count:
             self.dead_lettered_by_poll += 1
+
+    def _encode_result(self, lease: Lease, result: Any) -> bytes:
+        try:
+            encoded = json.dumps(result, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise MalformedMessage(
+                f"the result of {lease.message_id!r} cannot be written as JSON: {error}"
+            ) from None
+        if len(encoded) > MAX_RESULT_BYTES:
+            raise MessageTooLarge(
+                f"the result of {lease.message_id!r} is {len(encoded):,} bytes, the limit is "
+                f"{MAX_RESULT_BYTES:,}: store it elsewhere and save its address"
+            )
+        return encoded
 
     # -- the only place that decides whether a message may be settled
 

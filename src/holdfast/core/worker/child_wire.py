@@ -89,8 +89,10 @@ def pack_outcome(outcome: Outcome) -> bytes:
     frame says only whether there is one; `detail` is its traceback.
     """
     match outcome:
-        case Done():
+        case Done(None, ""):
             return OUTCOME
+        case Done(result, ignored):
+            return OUTCOME + json.dumps(["done", result, ignored]).encode()
         case GiveBack():
             fields: list[Any] = ["give back", None, "", None, "", False]
         case Retry(after_seconds, reason, detail, log_reason, error):
@@ -110,6 +112,8 @@ def unpack_outcome(frame: bytes) -> Outcome:
     if frame == OUTCOME:
         return Done()
     match parse_json(frame[1:]):
+        case ["done", result, str(ignored)]:
+            return to_outcome(Done(result, ignored))
         case ["give back", None, "", None, "", False]:
             return GiveBack()
         case [

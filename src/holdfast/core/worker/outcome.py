@@ -8,12 +8,15 @@ quote the message or an error of the handler, so they are never logged. Logs sho
 its traceback, unless that is turned off.
 """
 
+import json
 import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic_core import to_json
+
 from holdfast.core.errors import AttemptFailed
-from holdfast.core.queue.manager import MAX_SECONDS
+from holdfast.core.queue.manager import MAX_RESULT_BYTES, MAX_SECONDS
 
 _MAX_REASON = 500
 _MAX_DETAIL = 16_000
@@ -21,7 +24,14 @@ _MAX_DETAIL = 16_000
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The work is finished. Returning None means the same."""
+    """The work is finished. Returning None means the same.
+
+    `result` is plain JSON data that is kept with the message, if the queue can keep results.
+    `ignored` says why the value that a task returned is not kept.
+    """
+
+    result: Any = None
+    ignored: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +83,12 @@ def to_outcome(result: Any) -> Outcome:
     An invalid value becomes Reject, because the next attempt would return it again.
     """
     match result:
-        case None | Done():
+        case None | Done(None, ""):
             return DONE
+        case Done(None):
+            return Done(ignored=_join_lines(result.ignored))
+        case Done(value):
+            return done_with_result(value)
         case GiveBack():
             return GiveBack()
         case Retry(after_seconds=after) if not is_delay(after):
@@ -103,6 +117,22 @@ def to_outcome(result: Any) -> Outcome:
                 f"the handler returned a value of type {type(result).__name__}; it may "
                 "return nothing, Done(), Retry(…), Reject(…) or GiveBack()"
             )
+
+
+def done_with_result(value: Any) -> Done:
+    """Return Done with a value as plain JSON data, or with the reason why it is not kept.
+
+    Work that is done stays done, so a value that cannot be kept is no error.
+    """
+    try:
+        text = to_json(value, inf_nan_mode="strings")
+    except Exception as error:  # a value's own serializer may raise anything
+        reason = f"a {type(value).__name__} cannot be written as JSON ({type(error).__name__})"
+        return Done(ignored=reason)
+    if len(text) > MAX_RESULT_BYTES:
+        reason = f"it is {len(text):,} bytes, the limit is {MAX_RESULT_BYTES:,}"
+        return Done(ignored=reason)
+    return Done(json.loads(text))
 
 
 def retry_after_error(error: BaseException) -> Retry:

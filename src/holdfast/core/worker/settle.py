@@ -95,13 +95,15 @@ def _settle(
 ) -> SettleResult:
     name, id, attempt = queue.name, lease.message_id, lease.attempt
     match outcome:
-        case Done():
+        case Done(result):
+            if result is not None and "results" in queue.capabilities:
+                queue.save_result(message, result)
             queue.ack(message)
             if events.has_subscribers:
                 events.emit(Completed(name, id, attempt, seconds))
             return SettleResult.COMPLETED
         case Retry(_, reason, detail, log_reason, error) if attempt >= queue.max_attempts:
-            failed = "failed once" if attempt == 1 else f"failed {attempt} times"
+            failed = describe_failures(attempt)
             queue.dead_letter(message, f"{failed}, last: {reason}", detail=detail)
             events.emit(DeadLettered(name, id, attempt, f"{failed}, last: {log_reason}", error))
             return SettleResult.DEAD_LETTERED
@@ -121,6 +123,11 @@ def _settle(
             return SettleResult.ABANDONED
         case _:
             assert_never(outcome)
+
+
+def describe_failures(attempts: int) -> str:
+    """Return how often a message failed, for the reason of a dead letter."""
+    return "failed once" if attempts == 1 else f"failed {attempts} times"
 
 
 def _wait_for_retry(

@@ -91,9 +91,12 @@ class FilesystemQueue(QueueManager[M]):
     `dedupe=True`: an id that is pending, leased or completed is not pushed twice.
     `access="group"`: a queue that is made now is shared with the group of its folder. An
     existing queue is private or shared according to the mode of its folder.
+
+    It keeps no results, because a completed task's file is renamed and never rewritten.
     """
 
     renew_batch = 100
+    capabilities = QueueManager.capabilities - {"results"}
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ from holdfast.testing.contracts.queue.dedupe import DedupePromises
 from holdfast.testing.contracts.queue.delivery import DeliveryPromises
 from holdfast.testing.contracts.queue.inspection import InspectionPromises
 from holdfast.testing.contracts.queue.leasing import LeasePromises
+from holdfast.testing.contracts.queue.results import ResultPromises
 from holdfast.testing.contracts.queue.schemas import SchemaPromises
 from holdfast.testing.contracts.queue.searching import SearchPromises
 from holdfast.testing.contracts.queue.settling import SettlePromises
@@ -39,6 +40,7 @@ class QueueContract(
     BadInputPromises,
     SchemaPromises,
     CheckpointPromises,
+    ResultPromises,
     InspectionPromises,
     SearchPromises,
     QueueConcurrencyPromises,

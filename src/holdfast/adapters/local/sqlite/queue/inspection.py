@@ -37,6 +37,12 @@ _COUNT = """
 SELECT state, count(*) AS count, sum(at_ms <= ?2) AS past, min(at_ms) AS oldest
 FROM messages WHERE queue_no = ?1 GROUP BY state
 """
+_HAS_RESULTS = "SELECT 1 FROM sqlite_master WHERE name = 'results'"
+_RESULT = """
+SELECT value FROM results JOIN messages USING (message_no)
+WHERE results.queue_no = ? AND results.id = ? AND state = 2 AND claims = fence
+ORDER BY message_no DESC LIMIT 1
+"""
 MESSAGE = """
 SELECT messages.*, worker_id, host, pid, seen_ms
 FROM messages LEFT JOIN workers USING (worker_no)
@@ -84,6 +90,14 @@ def count_stats(database: Reader, queue_no: int, now_ms: int) -> QueueStats:
         failed=failed["count"],
         oldest_ready_seconds=(now_ms - pending["oldest"]) / 1000 if is_ready else None,
     )
+
+
+def read_result(database: Reader, queue_no: int, message_id: str) -> Any:
+    """Return the newest result of a completed message of an id, or None."""
+    if not is_text(message_id) or not database.query(_HAS_RESULTS):
+        return None
+    rows = database.query(_RESULT, (queue_no, message_id))
+    return json.loads(rows[0]["value"]) if rows else None
 
 
 def list_messages(

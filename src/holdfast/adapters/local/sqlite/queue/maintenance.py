@@ -11,7 +11,7 @@ from sqlite3 import Connection
 
 from holdfast.adapters.local.sqlite.database import Database
 from holdfast.adapters.local.sqlite.queue import inspection
-from holdfast.adapters.local.sqlite.queue.schema import COMPLETED, FAILED
+from holdfast.adapters.local.sqlite.queue.schema import COMPLETED, FAILED, create_results
 from holdfast.adapters.local.sqlite.queue.timeline import Timeline
 from holdfast.core.queue.info import CANCELLED
 from holdfast.core.queue.manager import Progress
@@ -133,16 +133,17 @@ class Maintenance:
     def _delete(self, numbers: Sequence[int], state: int) -> int:
         def delete(connection: Connection) -> int:
             deleted = 0
+            create_results(connection)
             for number in numbers:
                 if any(
                     connection.execute(statement, (number, state)).rowcount
                     for statement in (_EMPTY_LAST, _DELETE)
                 ):
                     deleted += 1
-                    connection.execute("DELETE FROM attempts WHERE message_no = ?", (number,))
-                    connection.execute(
-                        "DELETE FROM checkpoints WHERE message_no = ?", (number,)
-                    )
+                    for table in ("attempts", "checkpoints", "results"):
+                        connection.execute(
+                            f"DELETE FROM {table} WHERE message_no = ?", (number,)
+                        )
             connection.execute(_DELETE_EMPTY, (self._queue_no,))
             return deleted
 

@@ -28,7 +28,7 @@ from holdfast.adapters.local.sqlite.connection import Durability
 from holdfast.adapters.local.sqlite.database import Database
 from holdfast.adapters.local.sqlite.queue import inspection, search
 from holdfast.adapters.local.sqlite.queue.maintenance import Maintenance, add_attempt
-from holdfast.adapters.local.sqlite.queue.schema import QUEUES
+from holdfast.adapters.local.sqlite.queue.schema import QUEUES, create_results
 from holdfast.adapters.local.sqlite.queue.timeline import Timeline
 from holdfast.adapters.modes import Access
 from holdfast.core import events as ev
@@ -114,6 +114,11 @@ _SAVE_CHECKPOINT = (
     "INSERT OR REPLACE INTO checkpoints SELECT message_no, claims, ? FROM messages" + _HELD
 )
 _DELETE_CHECKPOINTS = "DELETE FROM checkpoints WHERE message_no = ?"
+
+_SAVE_RESULT = (
+    "INSERT OR REPLACE INTO results SELECT message_no, queue_no, id, claims, ? FROM messages"
+    + _HELD
+)
 
 _ACKED: Sequence[LeaseLost | None] = (None,)
 
@@ -501,13 +506,23 @@ class SQLiteQueue(QueueManager[M]):
             )
         self._checkpointed.add(lease.handle)
         saved, _ = self._database.execute(_SAVE_CHECKPOINT, (value, *self._held(lease)))
-        if saved < 1:
-            lease.lose(_TAKEN_AWAY)
-            raise _make_lease_lost()
+        _require_held(lease, saved)
 
     def load_checkpoint(self, message: M) -> Any:
         lease = get_lease(message)
         return inspection.read_checkpoint(self._database, lease.handle, lease.fence)
+
+    # -- results
+
+    def _save_result(self, lease: Lease, result: bytes) -> None:
+        def save(connection: Connection) -> int:
+            create_results(connection)
+            return connection.execute(_SAVE_RESULT, (result, *self._held(lease))).rowcount
+
+        _require_held(lease, self._database.write(save))
+
+    def load_result(self, message_id: str) -> Any:
+        return inspection.read_result(self._database, self._queue_no, message_id)
 
     # -- for operators
 
@@ -575,6 +590,13 @@ def _find_queue(database: Database, name: str, *, create: bool) -> int:
             f"there is no queue {name!r} in {path!r}: check the name, or push to it first"
         )
     return int(rows[0]["queue_no"])
+
+
+def _require_held(lease: Lease, changed: int) -> None:
+    """Raise LeaseLost if a statement changed no row, because the lease is another's."""
+    if changed < 1:
+        lease.lose(_TAKEN_AWAY)
+        raise _make_lease_lost()
 
 
 def _make_lease_lost() -> LeaseLost:

@@ -1,9 +1,27 @@
 """The tables of queues and their messages."""
 
+from sqlite3 import Connection
+
 from holdfast.adapters.local.sqlite.connection import Schema
 from holdfast.core.errors import QueueUnavailable
 
 PENDING, LEASED, COMPLETED, FAILED = range(4)  # 4: an empty row that keeps its number
+
+# Results are in a table of their own, because they are looked up by the id, which has no
+# index in `messages`. The table is created when it is first needed, so files of earlier
+# versions can be used, too. `fence` is the claim that saved the result.
+_CREATE_RESULTS = (
+    """
+CREATE TABLE IF NOT EXISTS results (
+    message_no INTEGER PRIMARY KEY,
+    queue_no INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    fence INTEGER NOT NULL,
+    value BLOB NOT NULL
+)
+""",
+    "CREATE INDEX IF NOT EXISTS results_by_id ON results (queue_no, id)",
+)
 
 # `at_ms` is when the message is due, when its lease ends, or when it was completed or
 # dead-lettered. `claims` never falls, so it is the fence. Only messages that were pushed with
@@ -62,3 +80,9 @@ CREATE TABLE checkpoints (
 ) WITHOUT ROWID
 """,
 )
+
+
+def create_results(connection: Connection) -> None:
+    """Create the table of results if it is missing, within a transaction of the caller."""
+    for statement in _CREATE_RESULTS:
+        connection.execute(statement)
