@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.local.filesystem import FilesystemQueue as FilesystemQueue
     from holdfast.adapters.local.filesystem import LocalFileQueue as LocalFileQueue
     from holdfast.adapters.local.sqlite import SQLiteQueue as SQLiteQueue
+    from holdfast.app.application import Holdfast as Holdfast
     from holdfast.bootstrap import open_queue as open_queue
     from holdfast.bootstrap.chats import open_conversations as open_conversations
     from holdfast.bootstrap.exports import open_jobs as open_jobs
@@ -61,6 +62,7 @@ __all__, __getattr__ = lazy_exports(
         "adapters.aws.sqs": "SQSQueue",
         "adapters.local.filesystem": "FilesystemQueue LocalFileQueue",
         "adapters.local.sqlite": "SQLiteQueue",
+        "app.application": "Holdfast",
         "bootstrap": "open_queue",
         "bootstrap.chats": "open_conversations",
         "bootstrap.exports": "open_jobs",

@@ -226,6 +226,13 @@ class CheckpointNotKept(MessageEvent, level=WARNING):
     Emitted once."""
 
 
+class ResultNotKept(MessageEvent, level=WARNING):
+    """The value that a task returned is not kept. Emitted once for each task and run."""
+
+    task: str
+    reason: str
+
+
 class WorkerStarted(QueueEvent):
     """A worker began a run."""
 

@@ -103,18 +103,26 @@ def load_handler(path: str) -> Handler:
 
     Raises HandlerNotFound with one line that says what is wrong and what to do.
     """
+    handler: Handler = load_object(path)
+    try:
+        inspect_handler(handler)
+    except ConfigError as error:
+        raise HandlerNotFound(f"{path}: {error}") from None
+    return handler
+
+
+def load_object(path: str) -> Any:
+    """Import and return what is named `MODULE:NAME`. NAME may be dotted.
+
+    Raises HandlerNotFound with one line that says what is wrong and what to do.
+    """
     module_name, colon, attribute = path.partition(":")
     if not (module_name and colon and attribute):
         raise HandlerNotFound(f"{path!r} is not MODULE:NAME, as in tasks.enrich:handle")
     target: Any = _import(module_name)
     for name in attribute.split("."):
         target = _get_attribute(target, name, module_name)
-    try:
-        inspect_handler(target)
-    except ConfigError as error:
-        raise HandlerNotFound(f"{path}: {error}") from None
-    handler: Handler = target
-    return handler
+    return target
 
 
 def _import(module_name: str) -> ModuleType:

@@ -124,12 +124,15 @@ class Watch(Generic[M]):
 
 
 class Watchdog(Executor[M]):
-    """An executor with one child process that it reuses for many messages."""
+    """An executor with one child process that it reuses for many messages.
+
+    `limits` may be changed between two messages, but not to shorter ones than at the start.
+    """
 
     def __init__(self, handler: bytes, limits: LivenessLimits, in_flight: InFlight[M]) -> None:
         lease_seconds = in_flight.queue.lease_seconds
         self._handler = handler
-        self._limits = limits
+        self.limits = limits
         self._in_flight = in_flight
         self._tick = limits.compute_tick_seconds(lease_seconds)
         self._interval = limits.compute_pulse_seconds(lease_seconds)
@@ -180,7 +183,7 @@ class Watchdog(Executor[M]):
         """End the child, after a grace unless running work must be cancelled."""
         child, self._child = self._child, None
         if child is not None:
-            grace = 0.0 if self._in_flight.give_up.is_set() else self._limits.kill_grace_seconds
+            grace = 0.0 if self._in_flight.give_up.is_set() else self.limits.kill_grace_seconds
             child.close_commands()
             child.wait_until_dead(grace)
             child.destroy()
@@ -195,7 +198,7 @@ class Watchdog(Executor[M]):
         try:
             frame = child.read_frame()
         except EOFError:
-            exit_text = child.wait_until_dead(self._limits.kill_grace_seconds) or "not yet"
+            exit_text = child.wait_until_dead(self.limits.kill_grace_seconds) or "not yet"
             raise HandlerNotFound(
                 f"the worker process ended while starting ({exit_text}); see its "
                 'output above, and keep `if __name__ == "__main__":` around what a script runs'
@@ -266,7 +269,7 @@ class Watchdog(Executor[M]):
             return self._kill_without_lease(watch)
         if self._in_flight.give_up.is_set():
             return self._terminate(watch, "the worker stops", GiveBack())
-        if (reason := watch.signs.find_missing(self._limits, now)) is not None:
+        if (reason := watch.signs.find_missing(self.limits, now)) is not None:
             stacks = watch.child.dump_stacks() or "no stack: the process did not answer"
             return self._terminate(watch, reason, retry_logged(reason, stacks))
         return None
@@ -274,7 +277,7 @@ class Watchdog(Executor[M]):
     # -- ending
 
     def _handle_death(self, watch: Watch[M]) -> Outcome:
-        watch.child.wait_until_dead(self._limits.kill_grace_seconds)
+        watch.child.wait_until_dead(self.limits.kill_grace_seconds)
         stacks = watch.child.read_stacks()
         if (exit_text := self._discard()) is None:
             return self._abandon_unkillable(watch.lease)
@@ -311,7 +314,7 @@ class Watchdog(Executor[M]):
     def _wait_for_last_outcome(self, watch: Watch[M]) -> Outcome | None:
         """Give the child time for its `finally` blocks. They may checkpoint or even finish."""
         child = watch.child
-        until = self._clock.monotonic() + self._limits.kill_grace_seconds
+        until = self._clock.monotonic() + self.limits.kill_grace_seconds
         try:
             while child.poll_exit() is None and self._clock.monotonic() < until:
                 child.wait(0.05)

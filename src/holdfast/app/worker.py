@@ -1,0 +1,238 @@
+"""The worker of an app: one set of slots for all tasks, each run as its own settings say.
+
+    slot ─ fetch ─▶ TaskExecutor ─┬─ isolation="thread" ──▶ the thread of the slot
+                                  └─ isolation="process" ─▶ the child process of the slot
+
+A slot is a thread in both cases, so tasks of both kinds share the slots. A slot has a child
+process only if the app has a task that needs one.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import inf
+from random import Random
+from typing import Any
+
+from holdfast.app.task import Task, TaskRouter, TaskMessage, TaskSettings, retry_unknown
+from holdfast.core.events import ResultNotKept
+from holdfast.core.lease.lease import Lease
+from holdfast.core.process.liveness import LivenessLimits, SignsOfLife
+from holdfast.core.queue.manager import QueueManager
+from holdfast.core.worker.fetcher import Fetcher
+from holdfast.core.worker.outcome import Done, Outcome, Reject, Retry
+from holdfast.core.worker.runner import (
+    DirectExecutor,
+    Executor,
+    ProcessRunner,
+    Runner,
+    ThreadRunner,
+)
+from holdfast.core.worker.settle import InFlight, describe_failures
+from holdfast.core.worker.watchdog import Watchdog, pickle_handler
+from holdfast.core.worker.worker import Worker, WorkerReport
+
+Tasks = Mapping[str, Task[..., Any]]
+
+
+class TaskWorker(Worker[TaskMessage]):
+    """Runs the messages of an app's tasks until stopped."""
+
+    def __init__(self, queue: QueueManager[TaskMessage], tasks: Tasks, **options: Any) -> None:
+        """Check the tasks. Raises ConfigError if one of them could never run."""
+        for task in tasks.values():
+            task.arguments.check()
+        self._tasks = dict(tasks)
+        in_processes = {
+            name: task for name, task in tasks.items() if task.settings.isolation == "process"
+        }
+        for task in in_processes.values():
+            pickle_handler(task)  # one by one, so that an error names the task
+        self._pickled_tasks = pickle_handler(TaskRouter(in_processes)) if in_processes else b""
+        self._default_attempts = queue.max_attempts
+        super().__init__(queue, TaskRouter(tasks), **options)
+
+    def run(self, *, until_empty: bool = False) -> WorkerReport:
+        """Handle messages as Worker.run does.
+
+        Meanwhile the queue delivers a message as often as the task with the most retries
+        allows. The other tasks give up earlier by themselves.
+        """
+        limits = [task.settings.max_attempts or 1 for task in self._tasks.values()]
+        self._queue.max_attempts = max(self._default_attempts, *limits)
+        try:
+            return super().run(until_empty=until_empty)
+        finally:
+            self._queue.max_attempts = self._default_attempts
+
+    def _make_runner(
+        self, fetcher: Fetcher[TaskMessage], in_flight: InFlight[TaskMessage]
+    ) -> Runner:
+        results = ResultReporter(in_flight)
+        running: set[RunningTask] = set()
+
+        def make_executor() -> TaskExecutor:
+            watchdog: Watchdog[TaskMessage] | None = None
+            if self._pickled_tasks:
+                limits = _find_strictest(self._tasks, "process")
+                watchdog = Watchdog(self._pickled_tasks, limits, in_flight)
+            return TaskExecutor(
+                self._tasks, in_flight, watchdog, running, results, self._default_attempts
+            )
+
+        limits = _find_strictest(self._tasks, "thread")
+        runner = TaskRunner(
+            self.concurrency, make_executor, fetcher, in_flight, running=running, limits=limits
+        )
+        if self._pickled_tasks:
+            runner.exit_timeout_seconds = ProcessRunner.exit_timeout_seconds
+        return runner
+
+
+def _find_strictest(tasks: Tasks, isolation: str) -> LivenessLimits:
+    """Return the shortest limits of the tasks with this isolation."""
+    limits = [
+        task.settings.limits for task in tasks.values() if task.settings.isolation == isolation
+    ]
+    return LivenessLimits(
+        min((limit.stall_seconds for limit in limits if limit.stall_seconds), default=None),
+        min((limit.timeout_seconds for limit in limits if limit.timeout_seconds), default=None),
+    )
+
+
+@dataclass(eq=False, slots=True)
+class RunningTask:
+    """One message that runs in the thread of its slot."""
+
+    lease: Lease
+    limits: LivenessLimits
+    started_at: float
+
+
+class ResultReporter:
+    """Reports once for each task of a run that what it returns is not kept."""
+
+    def __init__(self, in_flight: InFlight[TaskMessage]) -> None:
+        self._in_flight = in_flight
+        self._reported: dict[str, object] = {}
+
+    def check(self, message: TaskMessage, lease: Lease, outcome: Done) -> None:
+        """Report a result that is not kept."""
+        queue = self._in_flight.queue
+        reason = outcome.ignored
+        if outcome.result is not None and "results" not in queue.capabilities:
+            reason = "this kind of queue keeps no results"
+        token = object()  # setdefault decides between slots that report at the same time
+        if reason and self._reported.setdefault(message.task, token) is token:
+            self._in_flight.events.emit(
+                ResultNotKept(queue.name, message.id, lease.attempt, message.task, reason)
+            )
+
+
+class TaskExecutor(Executor[TaskMessage]):
+    """Runs each message where its task asks, and applies the retries of the task."""
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        in_flight: InFlight[TaskMessage],
+        watchdog: Watchdog[TaskMessage] | None,
+        running: set[RunningTask],
+        results: ResultReporter,
+        default_attempts: int,
+    ) -> None:
+        self._tasks = tasks
+        self._direct = DirectExecutor(TaskRouter(tasks), in_flight.make_context)
+        self._watchdog = watchdog
+        self._running = running
+        self._results = results
+        self._default_attempts = default_attempts
+        self._clock = in_flight.clock
+        self._random = Random()
+
+    def prepare(self) -> bool:
+        """Start the child process, if there is to be one."""
+        return self._watchdog is None or self._watchdog.prepare()
+
+    def execute(self, message: TaskMessage, lease: Lease) -> Outcome:
+        """Run the task and return its outcome, which is final after its last attempt."""
+        if (task := self._tasks.get(message.task)) is None:
+            return retry_unknown(message.task, self._tasks)
+        settings = task.settings
+        max_attempts = settings.max_attempts or self._default_attempts
+        if lease.attempt > max_attempts:  # the last one was lost with its worker
+            reason = f"{describe_failures(max_attempts)}, last: its worker died or froze"
+            return Reject(reason, log_reason=reason)
+        outcome = self._run(settings, message, lease)
+        if isinstance(outcome, Done):
+            self._results.check(message, lease, outcome)
+        if isinstance(outcome, Retry):
+            return self._limit_retries(outcome, settings, lease.attempt, max_attempts)
+        return outcome
+
+    def _run(self, settings: TaskSettings, message: TaskMessage, lease: Lease) -> Outcome:
+        if settings.isolation == "process":
+            assert self._watchdog is not None
+            self._watchdog.limits = settings.limits
+            return self._watchdog.execute(message, lease)
+        with self._watched(RunningTask(lease, settings.limits, self._clock.monotonic())):
+            return self._direct.execute(message, lease)
+
+    @contextmanager
+    def _watched(self, running: RunningTask) -> Iterator[None]:
+        running.lease.beat(running.started_at)  # it may have waited since the claim
+        self._running.add(running)
+        try:
+            yield
+        finally:
+            self._running.discard(running)
+
+    def _limit_retries(
+        self, outcome: Retry, settings: TaskSettings, attempt: int, max_attempts: int
+    ) -> Outcome:
+        if attempt >= max_attempts:
+            failed = describe_failures(attempt)
+            return Reject(
+                f"{failed}, last: {outcome.reason}",
+                outcome.detail,
+                f"{failed}, last: {outcome.log_reason}",
+            )
+        if outcome.after_seconds is None and settings.backoff is not None:
+            return replace(
+                outcome, after_seconds=settings.backoff.delay(attempt, self._random)
+            )
+        return outcome
+
+    def close(self) -> None:
+        """Close the event loop and end the child process."""
+        self._direct.close()
+        if self._watchdog is not None:
+            self._watchdog.close()
+
+
+class TaskRunner(ThreadRunner[TaskMessage]):
+    """The slots of an app. It gives up the lease of a thread's task that breaks a limit.
+
+    The watchdogs enforce the limits of tasks in child processes.
+    """
+
+    def __init__(
+        self, *args: Any, running: set[RunningTask], limits: LivenessLimits, **options: Any
+    ) -> None:
+        super().__init__(*args, **options)
+        self._running_tasks = running
+        has_limit = limits.stall_seconds is not None or limits.timeout_seconds is not None
+        self._tick_seconds = limits.compute_tick_seconds(inf) if has_limit else inf
+
+    def watch(self, now: float) -> float:
+        """Give up the leases of work that stalls or takes too long."""
+        for running in tuple(self._running_tasks):
+            signs = SignsOfLife(running.started_at, now, running.lease.last_beat_at)
+            if (reason := signs.find_missing(running.limits, now)) is not None:
+                running.lease.lose(reason)
+        return self._tick_seconds
+
+    def cancel_running(self) -> None:
+        """Give up the leases of threads. Every watchdog ends its child by itself."""
+        for running in tuple(self._running_tasks):
+            running.lease.lose("the worker stopped before the work was done")
