@@ -3,7 +3,8 @@
 import os
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,8 +14,11 @@ from holdfast.cli.arguments import (
     make_concurrency_option,
     make_duration_option,
     report_created,
+    resolve_queue,
     split_queue_and_one,
 )
+from holdfast.cli.console import info
+from holdfast.cli.errors import UsageError, format_error
 from holdfast.cli.foreground import (
     EndOptions,
     ForegroundRunner,
@@ -25,7 +29,11 @@ from holdfast.cli.foreground import (
 from holdfast.cli.live_view import EventCounts
 
 if TYPE_CHECKING:
-    from holdfast.core.worker.worker import Isolation
+    from holdfast.app.application import Holdfast
+    from holdfast.core.events import Events
+    from holdfast.core.queue.manager import QueueManager
+    from holdfast.core.worker.handler import Handler
+    from holdfast.core.worker.worker import Worker
 
 
 def work(
@@ -33,16 +41,17 @@ def work(
         list[str] | None,
         typer.Argument(
             metavar="QUEUE MODULE:HANDLER",
-            help=f"{QUEUE_HELP} Then the function that handles a message, which is "
-            "searched for in the current folder first.",
+            help=f"{QUEUE_HELP} Then the function that handles a message, or a Holdfast app "
+            "with its own queue; both are searched for in the current folder first.",
         ),
     ] = None,
     concurrency: Annotated[
         int, make_concurrency_option("Messages handled at the same time.")
     ] = 1,
     isolation: Annotated[
-        str, typer.Option(metavar="thread|process|async", help="Where handlers run.")
-    ] = "thread",
+        str | None,
+        typer.Option(metavar="thread|process|async", help="Where handlers run; in threads by default."),
+    ] = None,
     lease: Annotated[
         float | None,
         make_duration_option("Lease of a message; it is renewed while the handler runs."),
@@ -75,38 +84,36 @@ def work(
             "quote the message.",
         ),
     ] = True,
+    reload: Annotated[
+        bool,
+        typer.Option("--reload", help="Start again when a module changes, for development."),
+    ] = False,
     *,
     ending: EndOptions,
     service: ServiceOptions,
 ) -> None:
     """Handle messages. Ctrl-C lets running work finish; Ctrl-C again stops now."""
-    from holdfast.bootstrap import open_queue
+    from holdfast.cli.reload import ChangeWatch, restart
     from holdfast.core.events import Events
-    from holdfast.core.worker.handler import find_message_model, load_handler
-    from holdfast.core.worker.worker import Worker
 
-    queue_url, path = split_queue_and_one(words, "MODULE:HANDLER", "work enrich tasks:handle")
     _add_working_directory()
-    handler = load_handler(path)
-    new = find_new_queue(queue_url)
+    source = _load_source(words, reload)
+    new = find_new_queue(source.url)
     events = Events(counts := EventCounts())
-    settings = {"lease_seconds": lease, "max_attempts": max_attempts, "backoff": backoff}
-    given: Any = {name: value for name, value in settings.items() if value is not None}
-    with (
-        service.serve_metrics(events),
-        open_queue(queue_url, find_message_model(handler), events=events, **given) as queue,
-    ):
-        worker = Worker(
-            queue,
-            handler,
-            concurrency=concurrency,
-            isolation=cast("Isolation", isolation),
-            stall_seconds=stall,
-            timeout_seconds=timeout,
-            drain_seconds=drain,
-            events=events,
+    of_handler: dict[str, Any] = {
+        "isolation": isolation,
+        "stall_seconds": stall,
+        "timeout_seconds": timeout,
+        "max_attempts": max_attempts,
+        "backoff": backoff,
+        "lease_seconds": lease,
+    }
+    given = {name: value for name, value in of_handler.items() if value is not None}
+    with service.serve_metrics(events), source.open(events, given) as queue:
+        worker = source.make_worker(
+            queue, given, concurrency=concurrency, drain_seconds=drain, events=events
         )
-        explain = f"holdfast explain {shlex.quote(queue_url)}"
+        explain = f"holdfast explain {shlex.quote(source.url)}"
         status = service.choose_status(
             events,
             lambda: show_status_line(queue.name, counts),
@@ -115,10 +122,94 @@ def work(
         )
         runner = ForegroundRunner(make_runnable(worker, counts, ending), status, drain)
         report_created(new)
-        report = runner.run()
+        with ChangeWatch(worker.stop) if reload else nullcontext() as watch:
+            report = runner.run()
         if not runner.first_signal:
             ending.report_held(queue)
+    if watch is not None and watch.changed is not None and not runner.first_signal:
+        restart(watch.changed)
     service.report(runner, report)
+
+
+class _HandlerSource:
+    """A queue and the function that handles its messages."""
+
+    def __init__(self, url: str, handler: "Handler") -> None:
+        self._url, self._handler = url, handler
+
+    def open(self, events: "Events", given: dict[str, Any]) -> "QueueManager[Any]":
+        """Open the queue with the settings of queues among the options."""
+        from holdfast.bootstrap import open_queue
+        from holdfast.core.worker.handler import find_message_model
+
+        settings = _pick(given, "lease_seconds", "max_attempts")
+        return open_queue(
+            self._url, find_message_model(self._handler), events=events, **settings
+        )
+
+    def make_worker(
+        self, queue: "QueueManager[Any]", given: dict[str, Any], **options: Any
+    ) -> "Worker[Any]":
+        """Return a worker with the settings of workers among the options."""
+        from holdfast.core.worker.worker import Worker
+
+        settings = _pick(given, "isolation", "stall_seconds", "timeout_seconds")
+        return Worker(queue, self._handler, **settings, **options)
+
+
+class _AppSource:
+    """A Holdfast app, with its own queue unless another is given."""
+
+    def __init__(self, url: str | None, app: "Holdfast") -> None:
+        self._url, self._app = url, app
+
+    def open(self, events: "Events", given: dict[str, Any]) -> "QueueManager[Any]":
+        """Open the queue. Raises UsageError for options that each task has of its own."""
+        settings = _pick(given, "lease_seconds")
+        if of_tasks := sorted(given.keys() - settings.keys()):
+            raise UsageError(
+                f"each task of an app has its own {of_tasks[0].replace('_', ' ')}: write it as "
+                "in @app.task(isolation=…, stall=…, timeout=…, retries=…)"
+            )
+        return self._app.open_queue(self._url, events=events, **settings)
+
+    def make_worker(
+        self, queue: "QueueManager[Any]", given: dict[str, Any], **options: Any
+    ) -> "Worker[Any]":
+        """Return a worker for all tasks of the app."""
+        return self._app.make_worker(queue, **options)
+
+
+def _load_source(words: list[str] | None, reload: bool) -> _HandlerSource | _AppSource:
+    """Return the handler with its queue, or the app.
+
+    With `reload`, a module that cannot be imported is waited for until it changes.
+    """
+    from holdfast.app.application import Holdfast
+    from holdfast.cli.reload import restart, wait_for_change
+    from holdfast.core.errors import HandlerNotFound
+    from holdfast.core.urls import QUEUES
+    from holdfast.core.worker.handler import load_handler, load_object
+
+    url: str | None = None
+    if words and len(words) == 1 and words[0].partition(":")[0] not in QUEUES.schemes:
+        path = words[0]  # an app may have its own queue
+    else:
+        url, path = split_queue_and_one(words, "MODULE:HANDLER", "work enrich tasks:handle")
+    try:
+        target = load_object(path)
+        if isinstance(target, Holdfast):
+            return _AppSource(url, target)
+        return _HandlerSource(url or resolve_queue(), load_handler(path))
+    except HandlerNotFound as error:
+        if not reload:
+            raise
+        info(f"holdfast: {format_error(error)}")
+        restart(wait_for_change(error))
+
+
+def _pick(given: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: given[name] for name in names if name in given}
 
 
 def _add_working_directory() -> None:

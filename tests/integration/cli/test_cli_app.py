@@ -1,0 +1,163 @@
+"""`holdfast work tasks:app`: real processes on SQLite and on files."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.cli.app_folder import AppFolder
+from support.cli.commands import eventually, real, require_one_line
+from support.cli.work_folder import log_contains, wait_for_end
+
+SQLITE = "sqlite:FOLDER/work.db"
+FILES = "FOLDER/data/acme/work"
+
+
+@pytest.fixture(params=[SQLITE, FILES], ids=["sqlite", "files"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AppFolder]:
+    place = AppFolder(tmp_path, request.param)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def sqlite_place(tmp_path: Path) -> Iterator[AppFolder]:
+    place = AppFolder(tmp_path, SQLITE)
+    yield place
+    place.close()
+
+
+def test_one_worker_runs_all_tasks_each_in_its_isolation(place: AppFolder) -> None:
+    place.push("greet", {"host": "example.com"})
+    for number in range(3):
+        place.push("isolated", number)
+    place.push("gentle", name="a")
+    ran = place.work("-c", "2")
+    assert ran.code == 0, ran.err
+    assert ran.json["completed"] == 5
+    greeter = {line.split()[-1] for line in place.read_effects() if line.startswith("greet")}
+    isolated = {line.split()[-1] for line in place.read_effects() if line.startswith("iso")}
+    assert len(greeter) == 1
+    assert greeter & isolated == set()
+
+
+def test_results_are_kept_in_a_database(sqlite_place: AppFolder) -> None:
+    place = sqlite_place
+    greeted = place.push("greet", {"host": "example.com"}, times=2)
+    isolated = place.push("isolated", 7)
+    assert place.work().json["completed"] == 2
+    assert place.result(greeted) == {"host": "example.com", "times": 2}
+    assert place.result(isolated) == [7, 1]
+    assert real(place.folder, "purge", place.url, "--older-than", "0s", "-y").code == 0
+    assert place.result(greeted) is None
+
+
+def test_results_are_ignored_with_one_warning_in_files(tmp_path: Path) -> None:
+    place = AppFolder(tmp_path, FILES)
+    for number in range(3):
+        place.push("isolated", number)
+    ran = place.work()
+    assert ran.json["completed"] == 3
+    assert ran.err.count("event=result_not_kept") == 1
+
+
+def test_a_value_that_is_not_json_is_reported_by_the_child_and_done(
+    sqlite_place: AppFolder,
+) -> None:
+    sqlite_place.push("opaque")
+    ran = sqlite_place.work()
+    assert (ran.json["completed"], ran.json["dead_lettered"]) == (1, 0)
+    assert "event=result_not_kept" in ran.err
+
+
+def test_a_task_that_hangs_is_ended_and_retried_by_its_own_settings(
+    sqlite_place: AppFolder,
+) -> None:
+    message_id = sqlite_place.push("hang")
+    other = sqlite_place.push("isolated", 1)
+    ran = sqlite_place.work()
+    assert (ran.json["completed"], ran.json["retried"]) == (2, 1)
+    assert sqlite_place.result(message_id) == "recovered"
+    assert sqlite_place.result(other) == [1, 1]
+
+
+def test_a_task_that_kills_its_process_is_a_dead_letter_after_its_own_retries(
+    place: AppFolder,
+) -> None:
+    place.push("die")
+    assert place.work().json["dead_lettered"] == 1
+    [letter] = place.app.queue.dead_letters()
+    assert letter.reason is not None
+    assert letter.reason.startswith("failed once, last: the worker process died (SIGKILL")
+
+
+def test_after_kill_9_of_the_worker_another_one_finishes_each_task_once(
+    place: AppFolder,
+) -> None:
+    ids = [place.push("slow", name) for name in "ab"]
+    worker = place.start("-c", "2")
+    eventually(lambda: len(place.read_effects()) == 2)
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    (place.folder / "finish").touch()
+    ran = place.work("-c", "2")
+    assert ran.json["completed"] == 2
+    assert sorted(place.read_effects()) == ["slow a 1", "slow a 2", "slow b 1", "slow b 2"]
+    assert place.app.queue.stats().completed == 2
+    if "results" in place.app.queue.capabilities:
+        assert [place.result(message_id) for message_id in ids] == [2, 2]
+
+
+def test_ctrl_c_lets_running_tasks_finish(sqlite_place: AppFolder) -> None:
+    sqlite_place.push("slow", "a")
+    worker = sqlite_place.start("--json")
+    eventually(sqlite_place.read_effects)
+    worker.send_signal(signal.SIGINT)
+    assert log_contains(worker, b"draining: 1 running")
+    (sqlite_place.folder / "finish").touch()
+    code, out, _ = wait_for_end(worker)
+    assert code == 0
+    assert '"completed": 1' in out
+
+
+def test_another_queue_can_be_given(sqlite_place: AppFolder) -> None:
+    sqlite_place.push("isolated", 1)
+    other = f"sqlite:{sqlite_place.folder}/other.db"
+    ran = real(sqlite_place.folder, "work", other, "tasks:app", "--until-empty", "--json")
+    assert ran.json["completed"] == 0
+    assert sqlite_place.work().json["completed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["tasks:app", "--stall=3s"], "each task of an app has its own stall seconds"),
+        (["tasks:app", "--isolation=process"], "each task of an app has its own isolation"),
+        (["tasks:apq"], "did you mean app?"),
+        (["tasks:note"], "no queue is given"),
+        (["sqlite:work.db"], "no queue is given"),
+    ],
+)
+def test_what_cannot_be_run_is_reported(
+    sqlite_place: AppFolder, arguments: list[str], complaint: str
+) -> None:
+    ran = real(sqlite_place.folder, "work", *arguments)
+    assert ran.code == 2
+    assert complaint in require_one_line(ran)
+
+
+def test_a_changed_module_is_loaded_again(sqlite_place: AppFolder) -> None:
+    place = sqlite_place
+    tasks = place.folder / "tasks.py"
+    worker = place.start("--reload")
+    place.push("version")
+    eventually(lambda: place.read_effects() == ["version 1"])
+    tasks.write_text("syntax error")
+    assert log_contains(worker, b"importing tasks failed: SyntaxError")
+    tasks.write_text(place.source.replace("version 1", "version two"))
+    place.push("version")
+    eventually(lambda: place.read_effects() == ["version 1", "version two"])
+    assert worker.poll() is None
+    worker.send_signal(signal.SIGTERM)
+    assert wait_for_end(worker)[0] == 0
