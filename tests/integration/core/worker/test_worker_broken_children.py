@@ -82,6 +82,8 @@ def test_invalid_bytes_kill_the_child_and_the_message_is_retried(
         "o[]",
         'o["retry"]',
         'o["done", null, "", null, "", false]',
+        'o["done", 1, 2]',
+        'o["done", NaN, ""]',
         'o["retry", "soon", "", null, "", false]',
         'o["retry", true, "", null, "", false]',
         'o["retry", NaN, "", null, "", false]',

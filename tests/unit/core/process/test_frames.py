@@ -105,6 +105,9 @@ def test_frames_to_a_closed_peer_are_discarded(line: Line) -> None:
     "outcome",
     [
         Done(),
+        Done(result=[1, {"ä": None}]),
+        Done(result=False),
+        Done(ignored="it is too large"),
         Retry(),
         Retry(1.5, "später", "line\nline"),
         Retry(None, "x", None),

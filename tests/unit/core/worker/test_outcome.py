@@ -1,9 +1,11 @@
 """Mapping a handler's return value or exception to an outcome."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from holdfast.core.queue.manager import MAX_RESULT_BYTES
 from holdfast.core.worker.outcome import (
     Abandoned,
     Done,
@@ -18,6 +20,36 @@ from holdfast.core.worker.outcome import (
 @pytest.mark.parametrize("result", [None, Done()])
 def test_none_and_done_mean_done(result: Any) -> None:
     assert to_outcome(result) == Done()
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ({"a": (1, 2)}, {"a": [1, 2]}),
+        (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00Z"),
+        (float("nan"), "NaN"),
+        (0, 0),
+        ("x" * (MAX_RESULT_BYTES - 2), "x" * (MAX_RESULT_BYTES - 2)),
+    ],
+)
+def test_a_result_is_kept_as_plain_data(value: Any, kept: Any) -> None:
+    assert to_outcome(Done(result=value)) == Done(result=kept)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (object(), "a object cannot be written as JSON"),
+        ("secret" * MAX_RESULT_BYTES, "bytes, the limit is 65,536"),
+        ("\ud800", "a str cannot be written as JSON"),
+    ],
+)
+def test_a_result_that_cannot_be_kept_is_ignored_with_a_reason(value: Any, reason: str) -> None:
+    outcome = to_outcome(Done(result=value))
+    assert isinstance(outcome, Done)
+    assert outcome.result is None
+    assert reason in outcome.ignored
+    assert "secret" not in outcome.ignored
 
 
 @pytest.mark.parametrize(
