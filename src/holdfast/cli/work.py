@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -122,7 +122,9 @@ def work(
         )
         runner = ForegroundRunner(make_runnable(worker, counts, ending), status, drain)
         report_created(new)
-        with ChangeWatch(worker.stop) if reload else nullcontext() as watch:
+        watching: AbstractContextManager[ChangeWatch | None]
+        watching = ChangeWatch(worker.stop) if reload else nullcontext()
+        with watching as watch:
             report = runner.run()
         if not runner.first_signal:
             ending.report_held(queue)

@@ -317,9 +317,8 @@ class MemoryQueue(QueueManager[M]):
         """Return the newest result of a finished message with this id, or None."""
         with self._table.lock:
             tasks = self._table.find_tasks(message_id)
-        results = [
-            task.result for task in tasks if task.result and isinstance(task.state, FinishedState)
-        ]
+        finished = [task for task in tasks if isinstance(task.state, FinishedState)]
+        results = [task.result for task in finished if task.result is not None]
         return json.loads(results[-1]) if results else None
 
     # -- for operators
