@@ -53,6 +53,8 @@ class Holdfast:
     @overload
     def task(
         self,
+        function: None = None,
+        /,
         *,
         name: str | None = None,
         isolation: TaskIsolation = "thread",
@@ -167,7 +169,7 @@ class Holdfast:
 
     @contextmanager
     def testing(self, *, run: bool = True) -> "Iterator[list[PushedTask]]":
-        """Run pushed tasks at once in the pushing thread, or with `run=False` only collect them.
+        """Run pushed tasks at once in the pushing thread, or with `run=False` collect them.
 
         Yields the list of pushes. No queue is opened, a delay does not delay, and an exception
         of a task is raised by its push.

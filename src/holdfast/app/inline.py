@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
-from holdfast.app.task import Task, TaskRouter, TaskMessage
+from holdfast.app.task import Task, TaskMessage, TaskRouter
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.queue.message import get_lease
 from holdfast.core.worker.context import Context

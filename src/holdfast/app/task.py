@@ -46,10 +46,10 @@ class TaskMessage(QueueMessage):
 class TaskSettings:
     """How the messages of one task are run. None means the setting of the queue."""
 
-    isolation: TaskIsolation = "thread"
-    limits: LivenessLimits = LivenessLimits()
-    max_attempts: int | None = None
-    backoff: Backoff | None = None
+    isolation: TaskIsolation
+    limits: LivenessLimits
+    max_attempts: int | None
+    backoff: Backoff | None
 
 
 def make_settings(
@@ -63,7 +63,7 @@ def make_settings(
     """Check the settings of a task. Raises ConfigError with the setting and its value."""
     if isolation not in ("thread", "process"):
         raise ConfigError(
-            f"isolation must be thread or process, not {isolation!r} (an async def runs in both)"
+            f"isolation must be thread or process, not {isolation!r}; an async def runs in both"
         )
     if retries is not None and (not isinstance(retries, int) or retries < 0):
         raise ConfigError(f"retries must be a whole number of 0 or more, not {retries!r}")

@@ -14,7 +14,7 @@ from math import inf
 from random import Random
 from typing import Any
 
-from holdfast.app.task import Task, TaskRouter, TaskMessage, TaskSettings, retry_unknown
+from holdfast.app.task import Task, TaskMessage, TaskRouter, TaskSettings, retry_unknown
 from holdfast.core.events import ResultNotKept
 from holdfast.core.lease.lease import Lease
 from holdfast.core.process.liveness import LivenessLimits, SignsOfLife
@@ -198,9 +198,7 @@ class TaskExecutor(Executor[TaskMessage]):
                 f"{failed}, last: {outcome.log_reason}",
             )
         if outcome.after_seconds is None and settings.backoff is not None:
-            return replace(
-                outcome, after_seconds=settings.backoff.delay(attempt, self._random)
-            )
+            return replace(outcome, after_seconds=settings.backoff.delay(attempt, self._random))
         return outcome
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from threading import Event, Thread
 from typing import NoReturn
 
 from holdfast.cli.console import info
+from holdfast.cli.errors import format_error
 
 _POLL_SECONDS = 0.5
 
@@ -70,9 +71,11 @@ def find_change(seen: dict[Path, int], files: Iterable[Path]) -> Path | None:
 
 
 def wait_for_change(error: BaseException) -> Path:
-    """Wait until a project's module changes after its import failed with this error."""
+    """Print the error of an import, and wait until a module of the project changes."""
     seen: dict[Path, int] = {}
     files = [*list_project_files(), *_list_failed_files(error)]
+    find_change(seen, files)  # before the error is shown, because its reader may be fast
+    info(f"holdfast: {format_error(error)}")
     while (changed := find_change(seen, files)) is None:
         Event().wait(_POLL_SECONDS)
     return changed
@@ -95,4 +98,4 @@ def restart(changed: Path) -> NoReturn:
     info(f"{changed.name} changed: starting again")
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606

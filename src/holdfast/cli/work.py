@@ -17,8 +17,7 @@ from holdfast.cli.arguments import (
     resolve_queue,
     split_queue_and_one,
 )
-from holdfast.cli.console import info
-from holdfast.cli.errors import UsageError, format_error
+from holdfast.cli.errors import UsageError
 from holdfast.cli.foreground import (
     EndOptions,
     ForegroundRunner,
@@ -50,7 +49,9 @@ def work(
     ] = 1,
     isolation: Annotated[
         str | None,
-        typer.Option(metavar="thread|process|async", help="Where handlers run; in threads by default."),
+        typer.Option(
+            metavar="thread|process|async", help="Where handlers run; in threads by default."
+        ),
     ] = None,
     lease: Annotated[
         float | None,
@@ -206,7 +207,6 @@ def _load_source(words: list[str] | None, reload: bool) -> _HandlerSource | _App
     except HandlerNotFound as error:
         if not reload:
             raise
-        info(f"holdfast: {format_error(error)}")
         restart(wait_for_change(error))
 
 

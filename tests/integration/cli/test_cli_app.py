@@ -49,7 +49,7 @@ def test_results_are_kept_in_a_database(sqlite_place: AppFolder) -> None:
     assert place.work().json["completed"] == 2
     assert place.result(greeted) == {"host": "example.com", "times": 2}
     assert place.result(isolated) == [7, 1]
-    assert real(place.folder, "purge", place.url, "--older-than", "0s", "-y").code == 0
+    assert real(place.folder, "purge", place.url, "--older-than", "0s").code == 0
     assert place.result(greeted) is None
 
 

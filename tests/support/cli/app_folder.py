@@ -9,7 +9,7 @@ from typing import Any
 from holdfast import Holdfast
 from support.cli.commands import Ran, real, start
 
-TASKS = '''
+TASKS = """
 import asyncio
 import os
 import time
@@ -83,7 +83,7 @@ def slow(name: str, ctx):
 @app.task
 def version():
     note("version 1")
-'''
+"""
 
 
 class AppFolder:

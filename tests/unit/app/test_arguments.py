@@ -132,7 +132,9 @@ def test_positional_only_and_keyword_only_parameters_are_kept() -> None:
 
 
 def test_names_that_pydantic_or_messages_use_are_free() -> None:
-    def function(copy: int, model_config: int, attempts: int, schema: int, _private: int) -> Any:
+    def function(
+        copy: int, model_config: int, attempts: int, schema: int, _private: int
+    ) -> Any:
         return copy, model_config, attempts, schema, _private
 
     assert pass_on(function, 1, 2, 3, 4, 5) == (1, 2, 3, 4, 5)

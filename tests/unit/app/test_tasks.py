@@ -238,7 +238,7 @@ def test_a_value_is_ignored_with_one_warning_if_the_queue_keeps_none(tmp_path: P
     files = OnMemory.__new__(OnMemory)
     files.app, files.events = Holdfast(tmp_path / "work" / "q"), EventRecorder()
     task = files.app.task(name="task")(lambda: 42)
-    message_id = [task.push() for _ in range(3)][0]
+    message_id, *_ = (task.push() for _ in range(3))
     assert files.work() == {"completed": 3}
     [reported] = files.events.select(ResultNotKept)
     assert reported.reason == "this kind of queue keeps no results"
@@ -381,7 +381,7 @@ def test_arguments_that_no_longer_fit_are_a_dead_letter_with_the_parameter() -> 
     assert "canary" not in str(letter.reason)
 
 
-# -- app.testing()
+# -- in tests of applications
 
 
 def test_pushed_tasks_run_at_once_in_tests() -> None:
@@ -426,5 +426,3 @@ def test_a_task_may_push_others_in_tests(ground: OnMemory) -> None:
     with ground.app.testing() as pushed:
         assert asyncio.run(test()) == 7
     assert [push.task for push in pushed] == ["outer", "inner"]
-
-

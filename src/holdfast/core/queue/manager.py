@@ -297,8 +297,8 @@ class QueueManager(ABC, Generic[M]):
         """Keep plain data with the message until it is purged. Call it before `ack`.
 
         A result counts when this attempt completes the message; one of an earlier attempt
-        does not. A second call replaces the result. Raises LeaseLost; MalformedMessage if JSON cannot represent
-        the result; MessageTooLarge if it has more than MAX_RESULT_BYTES.
+        does not. A second call replaces the result. Raises LeaseLost, MalformedMessage if
+        JSON cannot represent the result, and MessageTooLarge above MAX_RESULT_BYTES.
         """
         lease = get_lease(message)
         lease.check(self.clock.monotonic())
