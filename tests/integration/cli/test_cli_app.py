@@ -1,7 +1,9 @@
 """`holdfast work tasks:app`: real processes on SQLite and on files."""
 
 import signal
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,8 @@ def test_results_are_kept_in_a_database(sqlite_place: AppFolder) -> None:
     assert place.result(isolated) == [7, 1]
     assert real(place.folder, "purge", place.url, "--older-than", "0s").code == 0
     assert place.result(greeted) is None
+    with closing(sqlite3.connect(place.folder / "work.db")) as database:
+        assert database.execute("SELECT count(*) FROM results").fetchone() == (0,)
 
 
 def test_results_are_ignored_with_one_warning_in_files(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from holdfast.core.errors import ConfigError, MalformedMessage, Unsupported
 from holdfast.core.events import Events, MessageLeaseLost, ResultNotKept, Retried
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import EventRecorder
+from support.waiting import wait_until
 
 app = Holdfast("memory:")
 
@@ -348,10 +349,11 @@ def test_a_message_of_an_unknown_task_waits_and_is_not_lost(ground: OnMemory) ->
     worker = ground.app.make_worker(events=Events(ground.events))
     thread = Thread(target=worker.run)
     thread.start()
-    while not ground.events.select(Retried):
-        thread.join(0.01)
-    worker.stop()
-    thread.join()
+    try:
+        wait_until(lambda: ground.events.select(Retried))
+    finally:
+        worker.stop()
+        thread.join()
     [retried] = ground.events.select(Retried)
     assert retried.delay_seconds == 30
     assert "there is no task 'renamed', only known" in retried.reason
