@@ -329,7 +329,7 @@ def test_each_task_has_its_own_limits(limit: str) -> None:
 
     def hang(ctx: Any) -> None:
         if ctx.attempt == 1:
-            finish.wait(20)
+            finish.wait(2)  # longer than limit and lease
 
     limited.app.task(name="limited", **{limit: "100ms"})(hang).push()
     limited.app.task(name="patient")(lambda: finish.wait(1.0) and None).push()
