@@ -14,7 +14,7 @@ from holdfast.app.task import (
     TaskQueue,
     make_settings,
 )
-from holdfast.bootstrap import open_queue
+from holdfast.bootstrap.queues import QueueUrl, open_queue, resolve_queue_url
 from holdfast.core.backoff import Backoff
 from holdfast.core.errors import ConfigError
 from holdfast.core.queue.manager import QueueManager
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_VARIABLE = "HOLDFAST_QUEUE"
-
 
 class Holdfast:
     """An app: the tasks that share one queue.
@@ -37,7 +35,7 @@ class Holdfast:
     Threads may share an app.
     """
 
-    def __init__(self, url: str | os.PathLike[str] | None = None, **settings: Any) -> None:
+    def __init__(self, url: QueueUrl | None = None, **settings: Any) -> None:
         self.tasks: dict[str, Task[..., Any]] = {}
         self._url = url
         self._settings = settings
@@ -61,7 +59,7 @@ class Holdfast:
         stall: Duration | None = None,
         timeout: Duration | None = None,
         retries: int | None = None,
-        backoff: Backoff | Duration | None = None,
+        backoff: Backoff | str | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -74,7 +72,7 @@ class Holdfast:
         stall: Duration | None = None,
         timeout: Duration | None = None,
         retries: int | None = None,
-        backoff: Backoff | Duration | None = None,
+        backoff: Backoff | str | None = None,
     ) -> Any:
         """Make a function a task: `@app.task` or `@app.task(retries=5)`.
 
@@ -83,7 +81,7 @@ class Holdfast:
             stall      the maximum time between two calls of ctx.beat()
             timeout    the maximum time of one attempt
             retries    the repetitions of a failed attempt; by default those of the queue
-            backoff    the delay before the first of them, or a Backoff
+            backoff    the delay before them, such as "5s,x2,max 10m", or a Backoff
 
         Each message carries the name, so keep it with `name=` when you rename the function.
         Raises ConfigError if the function or a setting cannot be used.
@@ -113,6 +111,11 @@ class Holdfast:
     # -- the queue
 
     @property
+    def url(self) -> str:
+        """The URL of the queue, or that of HOLDFAST_QUEUE. Raises ConfigError for neither."""
+        return resolve_queue_url(self._url, os.environ)
+
+    @property
     def queue(self) -> QueueManager[TaskMessage]:
         """The queue of the app, which is opened on first use."""
         with self._opening:
@@ -122,12 +125,7 @@ class Holdfast:
 
     def open_queue(self, url: str | None = None, **settings: Any) -> QueueManager[TaskMessage]:
         """Open the app's queue, or that of another URL, once more. The caller closes it."""
-        url_or_path = url or self._url or os.environ.get(_VARIABLE)
-        if not url_or_path:
-            raise ConfigError(
-                f'the app has no queue: write Holdfast("sqlite:work.db"), or set {_VARIABLE}'
-            )
-        return open_queue(url_or_path, TaskMessage, **{**self._settings, **settings})
+        return open_queue(url or self.url, TaskMessage, **{**self._settings, **settings})
 
     def push_message(self, message: TaskMessage, delay_seconds: float) -> str:
         """Push a message of a task and return its id."""

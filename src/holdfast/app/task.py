@@ -58,7 +58,7 @@ def make_settings(
     stall: Duration | None,
     timeout: Duration | None,
     retries: int | None,
-    backoff: Backoff | Duration | None,
+    backoff: Backoff | str | None,
 ) -> TaskSettings:
     """Check the settings of a task. Raises ConfigError with the setting and its value."""
     if isolation not in ("thread", "process"):
@@ -67,8 +67,11 @@ def make_settings(
         )
     if retries is not None and (not isinstance(retries, int) or retries < 0):
         raise ConfigError(f"retries must be a whole number of 0 or more, not {retries!r}")
-    if backoff is not None and not isinstance(backoff, Backoff):
-        backoff = Backoff(first_seconds=parse_setting("backoff", backoff))
+    if isinstance(backoff, str):
+        try:
+            backoff = Backoff.parse(backoff)
+        except ValueError as error:
+            raise ConfigError(f"backoff: {error}; got {backoff!r}") from None
     limits = LivenessLimits(
         None if stall is None else parse_setting("stall", stall),
         None if timeout is None else parse_setting("timeout", timeout),

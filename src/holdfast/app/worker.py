@@ -52,7 +52,7 @@ class TaskWorker(Worker[TaskMessage]):
         self._default_attempts = queue.max_attempts
         super().__init__(queue, TaskRouter(tasks), **options)
 
-    def run(self, *, until_empty: bool = False) -> WorkerReport:
+    def run(self, *, until_empty: bool = False, until_done: bool = False) -> WorkerReport:
         """Handle messages as Worker.run does.
 
         Meanwhile the queue delivers a message as often as the task with the most retries
@@ -61,7 +61,7 @@ class TaskWorker(Worker[TaskMessage]):
         limits = [task.settings.max_attempts or 1 for task in self._tasks.values()]
         self._queue.max_attempts = max(self._default_attempts, *limits)
         try:
-            return super().run(until_empty=until_empty)
+            return super().run(until_empty=until_empty, until_done=until_done)
         finally:
             self._queue.max_attempts = self._default_attempts
 
@@ -196,6 +196,7 @@ class TaskExecutor(Executor[TaskMessage]):
                 f"{failed}, last: {outcome.reason}",
                 outcome.detail,
                 f"{failed}, last: {outcome.log_reason}",
+                outcome.exception,
             )
         if outcome.after_seconds is None and settings.backoff is not None:
             return replace(outcome, after_seconds=settings.backoff.delay(attempt, self._random))

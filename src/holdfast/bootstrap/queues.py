@@ -82,7 +82,7 @@ def open_queue(
     """
     model = to_message_model(model)
     env = os.environ if env is None else env
-    parsed = parse_url(_resolve_url(env) if url is None else os.fspath(url), QUEUES)
+    parsed = parse_url(resolve_queue_url(url, env), QUEUES)
     if parsed.scheme == "sqs":
         sqs = read_settings(SqsSettings, env, parsed.options, given)
         return _open_sqs_queue(parsed.path, model, sqs, clock=clock, events=events)
@@ -125,9 +125,12 @@ def open_queue(
     )
 
 
-def _resolve_url(env: Mapping[str, str]) -> str:
-    if url := env.get(QUEUE_VARIABLE):
-        return url
+def resolve_queue_url(url: QueueUrl | None, env: Mapping[str, str]) -> str:
+    """Return the given URL, or else that of HOLDFAST_QUEUE. Raises ConfigError for none."""
+    if url is not None:
+        return os.fspath(url)
+    if variable := env.get(QUEUE_VARIABLE):
+        return variable
     raise ConfigError(
         "no queue is given: pass its URL, as in open_queue('sqlite:work.db'), or set "
         f"{QUEUE_VARIABLE}"

@@ -138,16 +138,16 @@ class _HandlerSource:
     """A queue and the function that handles its messages."""
 
     def __init__(self, url: str, handler: "Handler") -> None:
-        self._url, self._handler = url, handler
+        self.url, self._handler = url, handler
 
     def open(self, events: "Events", given: dict[str, Any]) -> "QueueManager[Any]":
         """Open the queue with the settings of queues among the options."""
         from holdfast.bootstrap import open_queue
         from holdfast.core.worker.handler import find_message_model
 
-        settings = _pick(given, "lease_seconds", "max_attempts")
+        settings: Any = _pick(given, "lease_seconds", "max_attempts", "backoff")
         return open_queue(
-            self._url, find_message_model(self._handler), events=events, **settings
+            self.url, find_message_model(self._handler), events=events, **settings
         )
 
     def make_worker(
@@ -164,7 +164,7 @@ class _AppSource:
     """A Holdfast app, with its own queue unless another is given."""
 
     def __init__(self, url: str | None, app: "Holdfast") -> None:
-        self._url, self._app = url, app
+        self.url, self._app = url or app.url, app
 
     def open(self, events: "Events", given: dict[str, Any]) -> "QueueManager[Any]":
         """Open the queue. Raises UsageError for options that each task has of its own."""
@@ -172,9 +172,9 @@ class _AppSource:
         if of_tasks := sorted(given.keys() - settings.keys()):
             raise UsageError(
                 f"each task of an app has its own {of_tasks[0].replace('_', ' ')}: write it as "
-                "in @app.task(isolation=…, stall=…, timeout=…, retries=…)"
+                "in @app.task(isolation=…, stall=…, timeout=…, retries=…, backoff=…)"
             )
-        return self._app.open_queue(self._url, events=events, **settings)
+        return self._app.open_queue(self.url, events=events, **settings)
 
     def make_worker(
         self, queue: "QueueManager[Any]", given: dict[str, Any], **options: Any
