@@ -9,7 +9,6 @@ import typer
 
 from holdfast.cli.errors import UsageError
 from holdfast.cli.formatting import parse_size
-from holdfast.core.checks import CheckLevel
 from holdfast.core.errors import ConfigError, StoreUnavailable
 from holdfast.core.urls import TARGETS, parse_url
 from holdfast.jobs.file_names import OWN_FOLDER
@@ -113,16 +112,18 @@ def check_target(to: str) -> Path | None:
 
 
 def require_usable_target(to: str) -> None:
-    """Try to write to the target. Raises StoreUnavailable with the reason if it fails.
+    """Try to write to the target, because each file would fail by itself after it was fetched.
 
-    Otherwise each file would fail by itself, after it was fetched.
+    Raises StoreUnavailable with the reason, and ConfigError for a missing package or setting.
     """
     from holdfast.doctor.exports import check_target as examine_target
-    from holdfast.doctor.runner import run_checks
+    from holdfast.doctor.runner import CheckFailed
 
-    for result in run_checks(to, ("target", examine_target)):
-        if result.level is CheckLevel.FAIL:
-            raise StoreUnavailable(f"--to {result.found}: {result.remedy}")
+    try:
+        for _ in examine_target(to):
+            pass
+    except CheckFailed as error:
+        raise StoreUnavailable(f"--to {error.result.found}: {error.result.remedy}") from error
 
 
 # -- job stores
