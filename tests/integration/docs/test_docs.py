@@ -1,4 +1,4 @@
-"""Run the examples in the documentation: Python blocks, and the README's shell blocks."""
+"""Run the Python examples in docs/ and check links. test_first_hour.py runs the README."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import pytest
 
 from support.paths import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 
@@ -41,21 +41,7 @@ def test_python_on_the_page_runs(page: Path, tmp_path: Path) -> None:
         assert run([sys.executable, str(script)], tmp_path) is not None
 
 
-def test_the_first_three_things_work_by_copy_and_paste(tmp_path: Path) -> None:
-    tasks, *_ = blocks(ROOT / "README.md", "python")
-    (tmp_path / "tasks.py").write_text(tasks)
-    outputs = [
-        run(["bash", "-euc", block], tmp_path) for block in blocks(ROOT / "README.md", "sh")
-    ]
-    pushed, worked, listed = outputs
-    assert len(pushed.split()) == 2
-    assert "enriching example.com" in worked
-    assert "enriching example.org" in worked
-    assert "completed" in listed
-    assert set(pushed.split()) <= set(listed.split())
-
-
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "ARCHITECTURE.md"], ids=page_name)
+@pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("*.md")], ids=page_name)
 def test_links_have_a_target(page: Path) -> None:
     broken = [to for to in LINK.findall(page.read_text()) if not (page.parent / to).exists()]
     assert broken == []
