@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test check format lint types contracts other-pythons chaos bench clean
+.PHONY: help demo picture test check format lint types contracts other-pythons chaos bench clean
 help:
 	@echo "make demo    a queue, an export and a chat, with workers killed, in about a minute"
 	@echo "             QUEUE=sqlite runs it on a queue in a SQLite file"
 	@echo "make test    all tests      make check   format, lint, types, contracts and tests"
+	@echo "make picture the demo's last screen as docs/images/demo.svg, for the README"
 	@echo "make chaos   minutes of kills and freezes      make bench   figures beside the peers"
 
 $(BIN)/python:
@@ -28,6 +29,9 @@ $(VENV)/.ready-bench: $(VENV)/.ready-run
 
 demo: $(VENV)/.ready-run
 	$(BIN)/holdfast demo $(if $(QUEUE),--queue=$(QUEUE))
+
+picture: $(VENV)/.ready-run
+	$(BIN)/python tools/picture.py
 
 test: $(VENV)/.ready-dev
 	rm -f $(VENV)/coverage*
