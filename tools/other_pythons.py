@@ -4,12 +4,14 @@ Run by `make check`. Each interpreter has its own virtual environment in `.venv`
 for the next run.
 """
 
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 VERSIONS = [f"3.{minor}" for minor in range(12, 20)]
 
 
@@ -21,11 +23,22 @@ def main() -> int:
 
 
 def is_other(version: str) -> bool:
-    """Is this Python installed, usable and not the one that runs this program?"""
-    path = shutil.which(f"python{version}")
-    own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    # pyenv has a command for each version that it knows, also for those that are not active.
-    return path is not None and version != own and runs([path, "-c", "import venv"], quiet=True)
+    """Is this Python active, usable and not the one that runs this program?"""
+    return version != OWN and is_usable(shutil.which(f"python{version}"))
+
+
+def is_usable(python: str | None) -> bool:
+    """Does this interpreter run? pyenv also has commands for versions that are not active."""
+    return python is not None and runs([python, "-c", "import venv"], quiet=True)
+
+
+def find_python(version: str) -> str | None:
+    """Return the path of this Python, which runs this program, is active or is one of pyenv's."""
+    if version == OWN:
+        return sys.executable
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
+    installed = sorted(map(str, pyenv.glob(f"{version}.*/bin/python{version}")))
+    return next(filter(is_usable, [shutil.which(f"python{version}"), *installed]), None)
 
 
 def passes_on(version: str) -> bool:

@@ -1,0 +1,95 @@
+"""The first hour of a new user: what README.md says, from a built wheel, on each Python.
+
+The commands and the code are read from the page. Only the source of the package is another:
+the wheel of this repository instead of the registry.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import boto3
+import pytest
+from tools.other_pythons import OWN, find_python
+
+from support.fresh_environment import FreshEnvironment
+from support.paths import ROOT
+from support.readme import FileStep, read_steps
+
+if TYPE_CHECKING:
+    from support.ministack_server import Ministack
+
+pytest_plugins = ["support.ministack_server"]
+
+README = (ROOT / "README.md").read_text()
+QUEUES = re.findall(r"^export HOLDFAST_QUEUE=(\S+)$", README, re.MULTILINE)
+IDS = re.findall(r"\bid=\"([\w-]+)\"", README)
+
+
+def make_environment(folder: Path, version: str, **env: str) -> FreshEnvironment:
+    """Make an environment of this Python, or skip the test if the machine has none."""
+    python = find_python(version)
+    if python is None:
+        pytest.skip(f"Python {version} was found neither on the path nor in pyenv")
+    return FreshEnvironment(folder, python, env)
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_the_first_hour_of_a_new_user_works(
+    version: str, tmp_path: Path, ministack: "Ministack"
+) -> None:
+    account = version.replace(".", "").zfill(12)  # its own, because the server is shared
+    env = ministack.env | {"AWS_ACCESS_KEY_ID": account}
+    environment = make_environment(tmp_path, version, **env)
+    create_queues(env)
+    output = "".join(environment.follow(step) for step in read_steps(README))
+    assert "Traceback" not in output
+    assert f"holdfast @ {environment.wheel.as_uri()}" in environment.run("pip freeze")
+    for id in IDS:
+        assert re.search(rf"^id +{id}\nstate +completed", output, re.MULTILINE), output
+    for queue in QUEUES:
+        stats = json.loads(environment.run(f"holdfast status {queue} --json"))
+        assert not any(stats[state] for state in ("ready", "delayed", "leased", "failed"))
+
+
+def create_queues(env: dict[str, str]) -> None:
+    """Create the SQS queues of the page, which a new user has in an account."""
+    sqs = boto3.client(
+        "sqs",
+        endpoint_url=env["AWS_ENDPOINT_URL"],
+        region_name=env["AWS_DEFAULT_REGION"],
+        aws_access_key_id=env["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=env["AWS_SECRET_ACCESS_KEY"],
+    )
+    for queue in QUEUES:
+        kind, _, name = queue.partition(":")
+        if kind == "sqs":
+            sqs.create_queue(QueueName=name)
+
+
+@pytest.mark.parametrize(
+    "checker",
+    [("mypy", "--strict", "--python-executable"), ("pyright", "--pythonpath")],
+    ids=["mypy", "pyright"],
+)
+def test_type_checkers_accept_the_code_of_a_new_user(
+    checker: tuple[str, ...], tmp_path: Path
+) -> None:
+    environment = make_environment(tmp_path, OWN)
+    steps = list(read_steps(README))
+    for step in steps:
+        if isinstance(step, FileStep) or "pip install" in step.text:
+            environment.follow(step)
+    names = [step.name for step in steps if isinstance(step, FileStep)]
+    assert len(names) == len({*names}) > 0, "a file that is replaced would not be checked"
+    checked = subprocess.run(
+        [sys.executable, "-m", *checker, str(environment.python), *names],
+        cwd=environment.folder,
+        env=environment.env | {"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},  # else it asks the web
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, f"{checked.stdout}{checked.stderr}"
