@@ -33,7 +33,7 @@ def is_usable(python: str | None) -> bool:
 
 
 def find_python(version: str) -> str | None:
-    """Return the path of this Python, which runs this program, is active or is one of pyenv's."""
+    """Return the path of this Python if it runs this program, is active or is in pyenv."""
     if version == OWN:
         return sys.executable
     pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
