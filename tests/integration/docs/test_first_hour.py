@@ -47,12 +47,15 @@ def test_the_first_hour_of_a_new_user_works(
     create_queues(env)
     output = "".join(environment.follow(step) for step in read_steps(README))
     assert "Traceback" not in output
+    assert "None" not in output.splitlines()  # a result that was not kept
     assert f"holdfast @ {environment.wheel.as_uri()}" in environment.run("pip freeze")
     for id in IDS:
         assert re.search(rf"^id +{id}\nstate +completed", output, re.MULTILINE), output
+    assert QUEUES
     for queue in QUEUES:
         stats = json.loads(environment.run(f"holdfast status {queue} --json"))
-        assert not any(stats[state] for state in ("ready", "delayed", "leased", "failed"))
+        unfinished = {state: stats[state] for state in ("ready", "delayed", "leased", "failed")}
+        assert not any(unfinished.values()), unfinished
 
 
 def create_queues(env: dict[str, str]) -> None:
