@@ -49,14 +49,16 @@ class FreshEnvironment:
     def run(self, commands: str) -> str:
         """Run shell commands and return their output. What they export remains exported.
 
-        Raises AssertionError with the output if a command fails or does not end.
+        Raises AssertionError with the output if a command fails, and TimeoutExpired if one
+        does not end.
         """
         session = self.folder.with_name("session.sh")
+        script = f"touch {session}; . {session}\n{commands}\nexport -p > {session}"
         ran = subprocess.run(
-            ["bash", "-eu"],
-            input=f"touch {session}; . {session}\n{commands}\nexport -p > {session}\n",
+            ["bash", "-euc", script],
             cwd=self.folder,
             env=self.env,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
