@@ -43,6 +43,21 @@ def ignore_progress(count: int) -> None:
     """Do nothing with the progress."""
 
 
+def encode_result(result: Any) -> bytes:
+    """Encode a result. Raises MalformedMessage if it is not JSON data, and MessageTooLarge."""
+    try:
+        text = json.dumps(result, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        encoded = text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MalformedMessage(f"the result cannot be written as JSON: {error}") from None
+    if len(encoded) > MAX_RESULT_BYTES:
+        raise MessageTooLarge(
+            f"the result is {len(encoded):,} bytes, the limit is {MAX_RESULT_BYTES:,}: store "
+            "it elsewhere and return its address"
+        )
+    return encoded
+
+
 class QueueManager(ABC, Generic[M]):
     """The contract of all queues: files, SQLite, SQS and memory.
 
@@ -302,7 +317,7 @@ class QueueManager(ABC, Generic[M]):
         """
         lease = get_lease(message)
         lease.check(self.clock.monotonic())
-        self._save_result(lease, self._encode_result(lease, result))
+        self._save_result(lease, encode_result(result))
 
     def load_result(self, message_id: str) -> Any:
         """Return the newest result of a completed message of this id.
@@ -431,20 +446,6 @@ class QueueManager(ABC, Generic[M]):
         """Count a message that `poll` dead-lettered. Polls may run at the same time."""
         with self._poll_count:
             self.dead_lettered_by_poll += 1
-
-    def _encode_result(self, lease: Lease, result: Any) -> bytes:
-        try:
-            encoded = json.dumps(result, allow_nan=False).encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise MalformedMessage(
-                f"the result of {lease.message_id!r} cannot be written as JSON: {error}"
-            ) from None
-        if len(encoded) > MAX_RESULT_BYTES:
-            raise MessageTooLarge(
-                f"the result of {lease.message_id!r} is {len(encoded):,} bytes, the limit is "
-                f"{MAX_RESULT_BYTES:,}: store it elsewhere and save its address"
-            )
-        return encoded
 
     # -- the only place that decides whether a message may be settled
 

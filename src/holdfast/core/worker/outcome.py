@@ -11,13 +11,15 @@ its traceback, unless that is turned off.
 import json
 import traceback
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 from pydantic_core import to_json
 
-from holdfast.core.errors import AttemptFailed
-from holdfast.core.queue.manager import MAX_RESULT_BYTES, MAX_SECONDS
+from holdfast.core.errors import AttemptFailed, MessageTooLarge
+from holdfast.core.queue.manager import MAX_SECONDS, encode_result
 
+_CALLERS = ("holdfast.core.worker.", "holdfast.app.", "asyncio.")  # of a user's function
 _MAX_REASON = 500
 _MAX_DETAIL = 16_000
 
@@ -125,27 +127,32 @@ def done_with_result(value: Any) -> Done:
     Work that is done stays done, so a value that cannot be kept is no error.
     """
     try:
-        text = to_json(value, inf_nan_mode="strings")
+        result = json.loads(to_json(value, inf_nan_mode="strings"))
+        encode_result(result)  # as the queue does, which would refuse what this refuses
+    except MessageTooLarge as error:
+        return Done(ignored=str(error))
     except Exception as error:  # a value's own serializer may raise anything
-        reason = f"a {type(value).__name__} cannot be written as JSON ({type(error).__name__})"
-        return Done(ignored=reason)
-    if len(text) > MAX_RESULT_BYTES:
-        reason = f"it is {len(text):,} bytes, the limit is {MAX_RESULT_BYTES:,}"
-        return Done(ignored=reason)
-    return Done(json.loads(text))
+        kind, problem = type(value).__name__, type(error).__name__
+        return Done(ignored=f"a value of type {kind} cannot be written as JSON ({problem})")
+    return Done(result)
 
 
 def retry_after_error(error: BaseException) -> Retry:
     """Return the outcome of a handler that raised `error`. Its reason in logs is the type.
 
-    The first frame of the traceback is removed, because it is Holdfast's own.
+    The first frames of the traceback are removed while they are those of Holdfast's own call.
     """
     text = _to_text(error)
     name = type(error).__name__
-    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-        error.__traceback__ = error.__traceback__.tb_next
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None and _is_caller(frame.tb_frame):
+        error.__traceback__ = frame = frame.tb_next
     reason = _join_lines(f"{name}: {text}" if text else name)
     return Retry(None, reason, format_traceback(error), name, error)
+
+
+def _is_caller(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith(_CALLERS)
 
 
 def retry_logged(reason: str, detail: str | None = None) -> Retry:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.queue.manager import MAX_RESULT_BYTES
+from holdfast.core.queue.message import QueueMessage
 from holdfast.core.worker.outcome import (
     Abandoned,
     Done,
@@ -15,6 +16,7 @@ from holdfast.core.worker.outcome import (
     retry_after_error,
     to_outcome,
 )
+from holdfast.testing import MemoryQueue, run_once
 
 
 @pytest.mark.parametrize("result", [None, Done()])
@@ -39,9 +41,9 @@ def test_a_result_is_kept_as_plain_data(value: Any, kept: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (object(), "a object cannot be written as JSON"),
+        (object(), "a value of type object cannot be written as JSON"),
         ("secret" * MAX_RESULT_BYTES, "bytes, the limit is 65,536"),
-        ("\ud800", "a str cannot be written as JSON"),
+        ("\ud800", "a value of type str cannot be written as JSON"),
     ],
 )
 def test_a_result_that_cannot_be_kept_is_ignored_with_a_reason(value: Any, reason: str) -> None:
@@ -95,19 +97,39 @@ def test_a_reason_that_cannot_be_shown_does_not_end_the_worker() -> None:
     )
 
 
-def test_an_exception_is_a_retry_by_the_backoff_with_its_text_and_traceback() -> None:
-    def handler() -> None:
-        raise ValueError("of no\nuse")
+# Data whose JSON text with spaces or escapes is longer than the limit, and without is not.
+@pytest.mark.parametrize("value", ["ä" * 32_767, [1] * 32_767, {"key": ["ä"] * 10_000}])
+def test_a_queue_takes_every_result_that_was_not_ignored(value: Any) -> None:
+    outcome = to_outcome(Done(result=value))
+    assert isinstance(outcome, Done)
+    assert outcome.ignored == ""
+    queue = MemoryQueue(QueueMessage)
+    queue.push(QueueMessage(id="a"))
+    [message] = queue.poll()
+    queue.save_result(message, outcome.result)
+    queue.ack(message)
+    assert queue.load_result("a") == value
 
-    try:
-        handler()
-    except ValueError as error:
-        outcome = retry_after_error(error)
+
+async def fail_async(message: QueueMessage) -> None:
+    raise ValueError("of no\nuse")
+
+
+def fail(message: QueueMessage) -> None:
+    raise ValueError("of no\nuse")
+
+
+@pytest.mark.parametrize("handler", [fail, fail_async])
+def test_an_exception_is_a_retry_by_the_backoff_with_its_text_and_traceback(
+    handler: Any,
+) -> None:
+    outcome = run_once(handler, QueueMessage())
+    assert isinstance(outcome, Retry)
     assert outcome.after_seconds is None
     assert outcome.reason == "ValueError: of no use"
     assert outcome.detail is not None
-    assert "in handler" in outcome.detail
-    assert outcome.detail.count("File ") == 1  # Holdfast's own frame is left out
+    assert f"in {handler.__name__}" in outcome.detail
+    assert outcome.detail.count("File ") == 1  # Holdfast's own frames are left out
 
 
 def test_an_exception_whose_text_fails_still_has_a_reason() -> None:
