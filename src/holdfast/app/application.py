@@ -4,7 +4,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
+from weakref import WeakKeyDictionary
 
 from holdfast.app.task import (
     Duration,
@@ -14,9 +15,15 @@ from holdfast.app.task import (
     TaskQueue,
     make_settings,
 )
-from holdfast.bootstrap.queues import QueueUrl, open_queue, resolve_queue_url
+from holdfast.bootstrap.queues import (
+    OpenOptions,
+    QueueUrl,
+    open_queue,
+    resolve_queue_url,
+)
 from holdfast.core.backoff import Backoff
 from holdfast.core.errors import ConfigError
+from holdfast.core.events import Events, OnError
 from holdfast.core.queue.manager import QueueManager
 
 if TYPE_CHECKING:
@@ -30,15 +37,24 @@ R = TypeVar("R")
 class Holdfast:
     """An app: the tasks that share one queue.
 
-    `url` and the settings are those of `open_queue`. Without a URL, HOLDFAST_QUEUE names the
+    `url` and the options are those of `open_queue`. Without a URL, HOLDFAST_QUEUE names the
     queue. It is opened at the first push, so importing a module of tasks touches no queue.
-    Threads may share an app.
+    `on_error` is that of Worker: it is called after each attempt that failed with an
+    exception. Threads may share an app.
     """
 
-    def __init__(self, url: QueueUrl | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        url: QueueUrl | None = None,
+        *,
+        on_error: OnError | None = None,
+        **options: Unpack[OpenOptions],
+    ) -> None:
         self.tasks: dict[str, Task[..., Any]] = {}
         self._url = url
-        self._settings = settings
+        self._on_error = on_error
+        self._options = options
+        self._default_attempts: WeakKeyDictionary[QueueManager[Any], int] = WeakKeyDictionary()
         self._queue: QueueManager[TaskMessage] | None = None
         self._opening = Lock()
         self._inline: TaskQueue | None = None
@@ -92,7 +108,7 @@ class Holdfast:
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
             default_name = getattr(function, "__name__", repr(function))
-            task = Task(self, function, name or default_name, settings)
+            task = Task(self, function, default_name if name is None else name, settings)
             self._add_task(task)
             return task
 
@@ -123,9 +139,12 @@ class Holdfast:
                 self._queue = self.open_queue()
             return self._queue
 
-    def open_queue(self, url: str | None = None, **settings: Any) -> QueueManager[TaskMessage]:
+    def open_queue(
+        self, url: str | None = None, **options: Unpack[OpenOptions]
+    ) -> QueueManager[TaskMessage]:
         """Open the app's queue, or that of another URL, once more. The caller closes it."""
-        return open_queue(url or self.url, TaskMessage, **{**self._settings, **settings})
+        merged: OpenOptions = {**self._options, **options}
+        return open_queue(url or self.url, TaskMessage, **merged)
 
     def push_message(self, message: TaskMessage, delay_seconds: float) -> str:
         """Push a message of a task and return its id."""
@@ -148,22 +167,45 @@ class Holdfast:
 
     # -- running
 
-    def make_worker(
-        self, queue: QueueManager[TaskMessage] | None = None, **options: Any
-    ) -> "TaskWorker":
-        """Return a worker for all tasks, with `run`, `stop` and `stop_now`.
-
-        `options` are `concurrency`, `drain_seconds`, `keeper`, `clock` and `events` of Worker.
-        Raises ConfigError if the app has no tasks, or one of them could never run.
-        """
-        from holdfast.app.worker import TaskWorker
-
+    def check_tasks(self) -> None:
+        """Raise ConfigError if the app has no tasks, or one of them could never run."""
         if not self.tasks:
             raise ConfigError(
                 "the app has no tasks: decorate a function with @app.task, and import its "
                 "module where the app is made"
             )
-        return TaskWorker(self.queue if queue is None else queue, self.tasks, **options)
+        for task in self.tasks.values():
+            task.check()
+
+    def make_worker(
+        self,
+        queue: QueueManager[TaskMessage] | None = None,
+        *,
+        concurrency: int = 1,
+        drain_seconds: float = 30.0,
+        events: Events | None = None,
+    ) -> "TaskWorker":
+        """Return a worker for all tasks, with `run`, `stop` and `stop_now`.
+
+        The queue then delivers a message as often as the task with the most retries allows;
+        the other tasks give up earlier by themselves. Raises the errors of `check_tasks`.
+        """
+        from holdfast.app.worker import TaskWorker
+
+        self.check_tasks()
+        queue = self.queue if queue is None else queue
+        with self._opening:
+            # What the queue had before the first worker raised it.
+            default = self._default_attempts.setdefault(queue, queue.max_attempts)
+        return TaskWorker(
+            queue,
+            self.tasks,
+            default,
+            concurrency=concurrency,
+            drain_seconds=drain_seconds,
+            events=events,
+            on_error=self._on_error,
+        )
 
     @contextmanager
     def testing(self, *, run: bool = True) -> "Iterator[list[PushedTask]]":

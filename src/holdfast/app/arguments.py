@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
 from holdfast.core.errors import ConfigError, MalformedMessage
+from holdfast.core.worker.context import Context
 
 CONTEXT = "ctx"
 _OF_PUSH = ("delay", "id")
@@ -50,24 +51,31 @@ class TaskArguments:
         Raises MalformedMessage, which names the parameter. Its text does not show the value,
         because errors may be logged.
         """
+        model_type = self._model
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise MalformedMessage(f"{self._name}{self._signature}: {error}") from None
         try:
-            model = self._model.model_validate(bound.arguments)
-            # Defaults are not stored, so they are those of the function that runs.
-            text = model.model_dump_json(
-                include=model.model_fields_set, by_alias=True, round_trip=True
-            )
+            model = model_type.model_validate(bound.arguments)
         except ValidationError as error:
             raise MalformedMessage(f"{self._name}: {_describe(error)}") from None
-        except ValueError as error:  # of pydantic's serializer, which names the type
-            raise MalformedMessage(
-                f"{self._name}: an argument cannot be written as JSON: {error}"
-            ) from None
-        arguments: dict[str, Any] = json.loads(text)
+        arguments: dict[str, Any] = {}
+        for number, name in enumerate(self._signature.parameters):
+            # Defaults are not stored, so they are those of the function that runs.
+            if (field := f"p{number}") in model.model_fields_set:
+                arguments[name] = self._dump(model, field, name)
         return arguments
+
+    def _dump(self, model: BaseModel, field: str, name: str) -> Any:
+        """Return one argument as JSON data. One at a time, so that an error names it."""
+        try:
+            text = model.model_dump_json(include={field}, by_alias=True, round_trip=True)
+        except ValueError as error:  # of pydantic's serializer
+            raise MalformedMessage(
+                f"{self._name}: {name}: it cannot be written as JSON: {error}"
+            ) from None
+        return json.loads(text)[name]
 
     def unpack(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Return the stored arguments in the types of the signature.
@@ -102,6 +110,11 @@ class TaskArguments:
         # The fields have names of their own, because pydantic reserves some (copy, model_…).
         fields: dict[str, Any] = {}
         for number, parameter in enumerate(self._signature.parameters.values()):
+            if hints.get(parameter.name) is Context:
+                raise ConfigError(
+                    f"task {self._name!r} takes its context as {parameter.name!r}: call this "
+                    f"parameter {CONTEXT!r}"
+                )
             is_required = parameter.default is Parameter.empty
             field = Field(... if is_required else None, alias=parameter.name)
             fields[f"p{number}"] = (hints.get(parameter.name, Any), field)

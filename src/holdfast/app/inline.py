@@ -2,18 +2,14 @@
 
 import asyncio
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Event
 from typing import Any
 
 from holdfast.app.task import Task, TaskMessage, TaskRouter
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.queue.message import get_lease
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.outcome import Done, Outcome, to_outcome
-from holdfast.testing.memory_queue import MemoryQueue
+from holdfast.core.worker.outcome import Done, Outcome
+from holdfast.testing.handlers import run_once
 
 
 @dataclass(slots=True)
@@ -37,17 +33,20 @@ class InlineQueue:
 
     def push_message(self, message: TaskMessage, delay_seconds: float) -> str:
         """Run the message now, whatever its delay. An exception reaches the pushing code."""
-        # A queue of its own, so that the arguments go through JSON and the task gets a
-        # context, and so that a task may push others.
-        queue = MemoryQueue(TaskMessage)
-        queue.push(message)
         push = PushedTask(message.task, message.arguments, message.id, delay_seconds)
         self.pushed.append(push)
         if self._runs:
-            [polled] = queue.poll()
-            ctx = Context(queue, polled, get_lease(polled), Event(), SYSTEM_CLOCK)
-            push.outcome = to_outcome(_finish(TaskRouter(self._tasks)(polled, ctx)))
+            push.outcome = outcome = self._run(message)
+            if (error := getattr(outcome, "exception", None)) is not None:
+                raise error
         return message.id
+
+    def _run(self, message: TaskMessage) -> Outcome:
+        def run() -> Outcome:
+            return run_once(TaskRouter(self._tasks), message)
+
+        is_async = inspect.iscoroutinefunction(self._tasks[message.task].__wrapped__)
+        return _run_in_thread(run) if is_async and _has_running_loop() else run()
 
     def load_result(self, message_id: str) -> Any:
         """Return what the task with this id returned, or None."""
@@ -56,13 +55,15 @@ class InlineQueue:
         return results[-1] if results else None
 
 
-def _finish(result: Any) -> Any:
-    """Await what an async task returned, in a thread because the test may have a loop."""
-    if not inspect.isawaitable(result):
-        return result
+def _has_running_loop() -> bool:
+    """Return whether this thread runs an event loop, as an async test does."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _run_in_thread(run: Callable[[], Outcome]) -> Outcome:
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, _await(result)).result()
-
-
-async def _await(work: Any) -> Any:
-    return await work
+        return pool.submit(run).result()

@@ -3,17 +3,18 @@
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import update_wrapper
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from holdfast.app.arguments import TaskArguments
 from holdfast.core.backoff import Backoff
 from holdfast.core.durations import parse_duration
 from holdfast.core.errors import ConfigError, MalformedMessage
 from holdfast.core.process.liveness import LivenessLimits
-from holdfast.core.queue.message import QueueMessage, make_id
+from holdfast.core.queue.message import MAX_ID_LENGTH, QueueMessage, make_id
 from holdfast.core.worker.outcome import (
     Done,
     GiveBack,
@@ -26,7 +27,7 @@ from holdfast.core.worker.outcome import (
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Duration = str | float
+Duration = str | float | timedelta
 """A text such as "90s", "10m" or "1h30m", or seconds."""
 
 TaskIsolation = Literal["thread", "process"]
@@ -65,11 +66,11 @@ def make_settings(
         raise ConfigError(
             f"isolation must be thread or process, not {isolation!r}; an async def runs in both"
         )
-    if retries is not None and (not isinstance(retries, int) or retries < 0):
+    if retries is not None and (type(retries) is not int or retries < 0):
         raise ConfigError(f"retries must be a whole number of 0 or more, not {retries!r}")
-    if isinstance(backoff, str):
+    if backoff is not None and not isinstance(backoff, Backoff):
         try:
-            backoff = Backoff.parse(backoff)
+            backoff = Backoff.parse(str(backoff))
         except ValueError as error:
             raise ConfigError(f"backoff: {error}; got {backoff!r}") from None
     limits = LivenessLimits(
@@ -82,10 +83,16 @@ def make_settings(
 
 def parse_setting(name: str, duration: Duration, *, min_seconds: float = 0.001) -> float:
     """Return the seconds of a setting. Raises ConfigError with its name and its value."""
+    if isinstance(duration, timedelta):
+        duration = duration.total_seconds()
     try:
         seconds = float(parse_duration(duration))
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise ConfigError(f"{name}: {error}") from None
+    except TypeError:
+        raise ConfigError(
+            f"{name} must be a text such as '10m', or seconds, not {duration!r}"
+        ) from None
     if not seconds >= min_seconds:
         bound = "above" if min_seconds else "at least"
         raise ConfigError(f"{name} must be {bound} 0, not {duration!r}")
@@ -119,6 +126,10 @@ class Task(Generic[P, R]):
             raise ConfigError(
                 f"task {name!r} yields, so calling it runs nothing: return instead"
             )
+        if not isinstance(name, str) or not name or name == "<lambda>":
+            raise ConfigError(
+                f"a task needs a name, as in @app.task(name='enrich'); got {name!r}"
+            )
         update_wrapper(self, function)
         self.name = name
         self.settings = settings
@@ -136,21 +147,34 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Task {self.name!r} of {self.__module__}.{self.__qualname__}>"
 
+    def check(self) -> None:
+        """Raise ConfigError if the task could never run."""
+        self.arguments.check()
+        if self.settings.isolation == "process":
+            from holdfast.core.worker.watchdog import pickle_handler  # producers need none
+
+            pickle_handler(self)
+
     def push(
         self, *args: Any, delay: Duration = 0.0, id: str | None = None, **kwargs: Any
     ) -> str:
         """Push a call with these arguments, and return the id of its message.
 
-        It runs no earlier than after `delay`. On a queue with dedupe, a second push of the
-        same `id` does nothing. Raises MalformedMessage, which names the parameter, if the
-        arguments do not fit the signature, and what `QueueManager.push` raises.
+        It runs no earlier than after `delay`. The `id` is that of the message. If it was
+        pushed before, the queue runs both, unless it has `dedupe`: then a second push does
+        nothing. Raises MalformedMessage, which names the parameter, if the arguments do not
+        fit the signature, and what `QueueManager.push` raises.
         """
-        message = TaskMessage(
-            id=make_id() if id is None else id,
-            task=self.name,
-            arguments=self.arguments.pack(args, kwargs),
-        )
+        arguments = self.arguments.pack(args, kwargs)
         delay_seconds = parse_setting("delay", delay, min_seconds=0.0)
+        try:
+            message = TaskMessage(
+                id=make_id() if id is None else id, task=self.name, arguments=arguments
+            )
+        except ValidationError:  # only the id may be invalid
+            raise MalformedMessage(
+                f"id must be text of 1 to {MAX_ID_LENGTH} characters, not {id!r:.80}"
+            ) from None
         return self._queue.push_message(message, delay_seconds)
 
     async def apush(
@@ -164,8 +188,8 @@ class Task(Generic[P, R]):
     def result(self, id: str) -> Any:
         """Return what the call with this id returned, as plain JSON data.
 
-        Returns None if it is not completed, returned None, or was purged. Raises Unsupported
-        if the queue keeps no results.
+        Returns None if it is not completed, returned None, is a dead letter, or was purged;
+        `app.queue.find(id)` tells them apart. Raises Unsupported if the queue keeps no results.
         """
         return self._queue.load_result(id)
 

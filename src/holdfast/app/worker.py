@@ -20,7 +20,7 @@ from holdfast.core.lease.lease import Lease
 from holdfast.core.process.liveness import LivenessLimits, SignsOfLife
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.worker.fetcher import Fetcher
-from holdfast.core.worker.outcome import Done, Outcome, Reject, Retry
+from holdfast.core.worker.outcome import Done, GiveBack, Outcome, Reject, Retry
 from holdfast.core.worker.runner import (
     DirectExecutor,
     Executor,
@@ -30,7 +30,7 @@ from holdfast.core.worker.runner import (
 )
 from holdfast.core.worker.settle import InFlight, describe_failures
 from holdfast.core.worker.watchdog import Watchdog, pickle_handler
-from holdfast.core.worker.worker import Worker, WorkerReport
+from holdfast.core.worker.worker import Worker
 
 Tasks = Mapping[str, Task[..., Any]]
 
@@ -38,32 +38,26 @@ Tasks = Mapping[str, Task[..., Any]]
 class TaskWorker(Worker[TaskMessage]):
     """Runs the messages of an app's tasks until stopped."""
 
-    def __init__(self, queue: QueueManager[TaskMessage], tasks: Tasks, **options: Any) -> None:
-        """Check the tasks. Raises ConfigError if one of them could never run."""
-        for task in tasks.values():
-            task.arguments.check()
+    def __init__(
+        self,
+        queue: QueueManager[TaskMessage],
+        tasks: Tasks,
+        default_attempts: int,
+        **options: Any,
+    ) -> None:
+        """Raise the queue's `max_attempts` to that of the task with the most retries.
+
+        `default_attempts` are those of a task without a number of its own.
+        """
         self._tasks = dict(tasks)
+        self._default_attempts = default_attempts
+        limits = [task.settings.max_attempts or 1 for task in tasks.values()]
+        queue.max_attempts = max(queue.max_attempts, *limits)
         in_processes = {
             name: task for name, task in tasks.items() if task.settings.isolation == "process"
         }
-        for task in in_processes.values():
-            pickle_handler(task)  # one by one, so that an error names the task
         self._pickled_tasks = pickle_handler(TaskRouter(in_processes)) if in_processes else b""
-        self._default_attempts = queue.max_attempts
         super().__init__(queue, TaskRouter(tasks), **options)
-
-    def run(self, *, until_empty: bool = False, until_done: bool = False) -> WorkerReport:
-        """Handle messages as Worker.run does.
-
-        Meanwhile the queue delivers a message as often as the task with the most retries
-        allows. The other tasks give up earlier by themselves.
-        """
-        limits = [task.settings.max_attempts or 1 for task in self._tasks.values()]
-        self._queue.max_attempts = max(self._default_attempts, *limits)
-        try:
-            return super().run(until_empty=until_empty, until_done=until_done)
-        finally:
-            self._queue.max_attempts = self._default_attempts
 
     def _make_runner(
         self, fetcher: Fetcher[TaskMessage], in_flight: InFlight[TaskMessage]
@@ -148,6 +142,7 @@ class TaskExecutor(Executor[TaskMessage]):
         self._results = results
         self._default_attempts = default_attempts
         self._clock = in_flight.clock
+        self._give_up = in_flight.give_up
         self._random = Random()
 
     def prepare(self) -> bool:
@@ -176,6 +171,9 @@ class TaskExecutor(Executor[TaskMessage]):
             self._watchdog.limits = settings.limits
             return self._watchdog.execute(message, lease)
         with self._watched(RunningTask(lease, settings.limits, self._clock.monotonic())):
+            # Checked while it is watched, or it could start unnoticed after `cancel_running`.
+            if self._give_up.is_set():
+                return GiveBack()
             return self._direct.execute(message, lease)
 
     @contextmanager

@@ -132,8 +132,7 @@ def resolve_queue_url(url: QueueUrl | None, env: Mapping[str, str]) -> str:
     if variable := env.get(QUEUE_VARIABLE):
         return variable
     raise ConfigError(
-        "no queue is given: pass its URL, as in open_queue('sqlite:work.db'), or set "
-        f"{QUEUE_VARIABLE}"
+        f"no queue is given: pass its URL, such as 'sqlite:work.db', or set {QUEUE_VARIABLE}"
     )
 
 

@@ -134,6 +134,9 @@ def work(
     service.report(runner, report)
 
 
+_OF_QUEUES = ("lease_seconds", "max_attempts", "backoff")
+
+
 class _HandlerSource:
     """A queue and the function that handles its messages."""
 
@@ -145,7 +148,7 @@ class _HandlerSource:
         from holdfast.bootstrap import open_queue
         from holdfast.core.worker.handler import find_message_model
 
-        settings: Any = _pick(given, "lease_seconds", "max_attempts", "backoff")
+        settings: Any = _pick(given, *_OF_QUEUES)
         return open_queue(
             self.url, find_message_model(self._handler), events=events, **settings
         )
@@ -168,11 +171,13 @@ class _AppSource:
 
     def open(self, events: "Events", given: dict[str, Any]) -> "QueueManager[Any]":
         """Open the queue. Raises UsageError for options that each task has of its own."""
-        settings = _pick(given, "lease_seconds")
+        self._app.check_tasks()
+        settings: Any = _pick(given, *_OF_QUEUES)
         if of_tasks := sorted(given.keys() - settings.keys()):
+            option = of_tasks[0].removesuffix("_seconds")
             raise UsageError(
-                f"each task of an app has its own {of_tasks[0].replace('_', ' ')}: write it as "
-                "in @app.task(isolation=…, stall=…, timeout=…, retries=…, backoff=…)"
+                f"each task of an app has its own --{option}: write it as in "
+                f"@app.task({option}={given[of_tasks[0]]!r})"
             )
         return self._app.open_queue(self.url, events=events, **settings)
 
@@ -189,6 +194,7 @@ def _load_source(words: list[str] | None, reload: bool) -> _HandlerSource | _App
     With `reload`, a module that cannot be imported is waited for until it changes.
     """
     from holdfast.app.application import Holdfast
+    from holdfast.app.task import Task
     from holdfast.cli.reload import restart, wait_for_change
     from holdfast.core.errors import HandlerNotFound
     from holdfast.core.urls import QUEUES
@@ -203,6 +209,10 @@ def _load_source(words: list[str] | None, reload: bool) -> _HandlerSource | _App
         target = load_object(path)
         if isinstance(target, Holdfast):
             return _AppSource(url, target)
+        if isinstance(target, Task):
+            raise UsageError(
+                f"{path} is a task: name its app, as in {path.partition(':')[0]}:app"
+            )
         return _HandlerSource(url or resolve_queue(), load_handler(path))
     except HandlerNotFound as error:
         if not reload:

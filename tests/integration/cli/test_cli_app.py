@@ -136,11 +136,12 @@ def test_another_queue_can_be_given(sqlite_place: AppFolder) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["tasks:app", "--stall=3s"], "each task of an app has its own stall seconds"),
-        (["tasks:app", "--isolation=process"], "each task of an app has its own isolation"),
+        (["tasks:app", "--stall=3s"], "its own --stall: write it as in @app.task(stall=3.0)"),
+        (["tasks:app", "--isolation=process"], "@app.task(isolation='process')"),
+        (["tasks:greet"], "tasks:greet is a task: name its app, as in tasks:app"),
         (["tasks:apq"], "did you mean app?"),
         (["tasks:note"], "no queue is given"),
-        (["sqlite:work.db"], "no queue is given"),
+        (["sqlite:work.db"], "one MODULE:HANDLER is needed after the queue"),
     ],
 )
 def test_what_cannot_be_run_is_reported(

@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, Json
 
 from holdfast.app.arguments import TaskArguments
 from holdfast.core.errors import ConfigError, MalformedMessage
+from holdfast.core.worker.context import Context
 
 if TYPE_CHECKING:
     from nowhere import Missing
@@ -149,13 +150,16 @@ def test_names_that_pydantic_or_messages_use_are_free() -> None:
         (("a",), {"domain": "a"}, "multiple values for argument 'domain'"),
         (("a",), {"depth": "canary"}, "depth: Input should be a valid integer"),
         ((b"\xff",), {}, "domain: "),
-        (("a",), {"other": object()}, "cannot be written as JSON"),
+        (("a",), {"other": object()}, "enrich: other: it cannot be written as JSON"),
+        (("a",), {"raw": b"\xff"}, "enrich: raw: it cannot be written as JSON"),
     ],
 )
 def test_a_wrong_call_is_refused_with_the_parameter_and_without_the_value(
     args: tuple[Any, ...], kwargs: dict[str, Any], problem: str
 ) -> None:
-    def function(domain: str, depth: int = 1, *, other: Any = None) -> None: ...
+    def function(
+        domain: str, depth: int = 1, *, other: Any = None, raw: bytes = b""
+    ) -> None: ...
 
     with pytest.raises(MalformedMessage, match=re.escape(problem)) as refused:
         TaskArguments(function, "enrich").pack(args, kwargs)
@@ -198,15 +202,22 @@ def test_a_signature_that_a_message_cannot_hold_is_refused(
 
 
 def unresolved(value: Missing) -> None: ...
+def context(domain: str, context: Context) -> None: ...
 def opaque(value: Callable[[], None], lock: re.Scanner) -> None: ...  # type: ignore[name-defined]
 
 
 @pytest.mark.parametrize(
-    ("function", "problem"), [(unresolved, "'Missing' is not defined"), (opaque, "Scanner")]
+    ("function", "problem"),
+    [
+        (unresolved, "'Missing' is not defined"),
+        (opaque, "Scanner"),
+        (context, "takes its context as 'context': call this parameter 'ctx'"),
+    ],
 )
 def test_an_annotation_that_cannot_be_used_is_refused(
     function: Callable[..., None], problem: str
 ) -> None:
     arguments = TaskArguments(function, "enrich")
-    with pytest.raises(ConfigError, match=problem):
-        arguments.check()
+    for call in (arguments.check, lambda: arguments.pack((), {})):
+        with pytest.raises(ConfigError, match=problem):
+            call()

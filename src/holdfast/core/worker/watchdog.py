@@ -34,7 +34,7 @@ from holdfast.core.process.liveness import (
 from holdfast.core.process.wire import BROKEN, PULSE, READY, Program, unpack_broken
 from holdfast.core.queue.message import M, MessageCodec, QueueMessage
 from holdfast.core.worker import child_wire
-from holdfast.core.worker.handler import Handler, get_handler_name
+from holdfast.core.worker.handler import get_handler_name
 from holdfast.core.worker.outcome import Abandoned, GiveBack, Outcome, Reject, retry_logged
 from holdfast.core.worker.runner import Executor
 from holdfast.core.worker.settle import InFlight
@@ -344,7 +344,7 @@ def _describe_invalid(error: BrokenFrame | str, when: str = "") -> str:
     return f"its process sent an invalid frame{when}: {error}"
 
 
-def pickle_handler(handler: Handler) -> bytes:
+def pickle_handler(handler: Callable[..., Any]) -> bytes:
     """Pickle the handler by its name. Raises ConfigError if a child could not import it."""
     try:
         return pickle.dumps(handler)
