@@ -58,6 +58,8 @@ class TaskWorker(Worker[TaskMessage]):
         }
         self._pickled_tasks = pickle_handler(TaskRouter(in_processes)) if in_processes else b""
         super().__init__(queue, TaskRouter(tasks), **options)
+        if len(in_processes) == len(tasks):
+            self.isolation = "process"  # what logs and the command line say
 
     def _make_runner(
         self, fetcher: Fetcher[TaskMessage], in_flight: InFlight[TaskMessage]

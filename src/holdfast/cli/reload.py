@@ -21,12 +21,14 @@ class ChangeWatch:
     """Watches the files of imported modules, and calls `on_change` after the first change."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
-        self.changed: Path | None = None
+        self.has_changed = False
         self._on_change = on_change
+        self._seen: dict[Path, int] = {}
         self._closed = Event()
         self._thread = Thread(target=self._run, name="holdfast-reload", daemon=True)
 
     def __enter__(self) -> "ChangeWatch":
+        find_change(self._seen, list_project_files())
         self._thread.start()
         return self
 
@@ -35,11 +37,11 @@ class ChangeWatch:
         self._thread.join()
 
     def _run(self) -> None:
-        seen: dict[Path, int] = {}
         while not self._closed.wait(_POLL_SECONDS):
             # Handlers may import more modules while they run, so list them each time.
-            if (changed := find_change(seen, list_project_files())) is not None:
-                self.changed = changed
+            if (changed := find_change(self._seen, list_project_files())) is not None:
+                info(f"{changed.name} changed: starting again when running work is done")
+                self.has_changed = True
                 self._on_change()
                 return
 
@@ -70,15 +72,16 @@ def find_change(seen: dict[Path, int], files: Iterable[Path]) -> Path | None:
     return None
 
 
-def wait_for_change(error: BaseException) -> Path:
-    """Print the error of an import, and wait until a module of the project changes."""
+def wait_for_change(error: BaseException) -> None:
+    """Print why the app cannot run, and wait until a module of the project changes."""
     seen: dict[Path, int] = {}
     files = [*list_project_files(), *_list_failed_files(error)]
     find_change(seen, files)  # before the error is shown, because its reader may be fast
     info(f"holdfast: {format_error(error)}")
+    info("waiting for a change")
     while (changed := find_change(seen, files)) is None:
         Event().wait(_POLL_SECONDS)
-    return changed
+    info(f"{changed.name} changed: starting again")
 
 
 def _list_failed_files(error: BaseException | None) -> Iterable[Path]:
@@ -93,9 +96,8 @@ def _list_failed_files(error: BaseException | None) -> Iterable[Path]:
         error = error.__cause__
 
 
-def restart(changed: Path) -> NoReturn:
+def restart() -> NoReturn:
     """Replace this process by a new one with the same arguments."""
-    info(f"{changed.name} changed: starting again")
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606

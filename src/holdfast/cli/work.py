@@ -129,8 +129,8 @@ def work(
             report = runner.run()
         if not runner.first_signal:
             ending.report_held(queue)
-    if watch is not None and watch.changed is not None and not runner.first_signal:
-        restart(watch.changed)
+    if watch is not None and watch.has_changed and not runner.first_signal:
+        restart()
     service.report(runner, report)
 
 
@@ -171,7 +171,6 @@ class _AppSource:
 
     def open(self, events: "Events", given: dict[str, Any]) -> "QueueManager[Any]":
         """Open the queue. Raises UsageError for options that each task has of its own."""
-        self._app.check_tasks()
         settings: Any = _pick(given, *_OF_QUEUES)
         if of_tasks := sorted(given.keys() - settings.keys()):
             option = of_tasks[0].removesuffix("_seconds")
@@ -191,12 +190,13 @@ class _AppSource:
 def _load_source(words: list[str] | None, reload: bool) -> _HandlerSource | _AppSource:
     """Return the handler with its queue, or the app.
 
-    With `reload`, a module that cannot be imported is waited for until it changes.
+    With `reload`, a module that cannot be imported, or an app that cannot run, is waited for
+    until it changes.
     """
     from holdfast.app.application import Holdfast
     from holdfast.app.task import Task
     from holdfast.cli.reload import restart, wait_for_change
-    from holdfast.core.errors import HandlerNotFound
+    from holdfast.core.errors import ConfigError, HandlerNotFound
     from holdfast.core.urls import QUEUES
     from holdfast.core.worker.handler import load_handler, load_object
 
@@ -208,16 +208,18 @@ def _load_source(words: list[str] | None, reload: bool) -> _HandlerSource | _App
     try:
         target = load_object(path)
         if isinstance(target, Holdfast):
+            target.check_tasks()
             return _AppSource(url, target)
         if isinstance(target, Task):
             raise UsageError(
                 f"{path} is a task: name its app, as in {path.partition(':')[0]}:app"
             )
         return _HandlerSource(url or resolve_queue(), load_handler(path))
-    except HandlerNotFound as error:
+    except (ConfigError, HandlerNotFound) as error:
         if not reload:
             raise
-        restart(wait_for_change(error))
+        wait_for_change(error)
+        restart()
 
 
 def _pick(given: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -160,9 +160,33 @@ def test_a_changed_module_is_loaded_again(sqlite_place: AppFolder) -> None:
     eventually(lambda: place.read_effects() == ["version 1"])
     tasks.write_text("syntax error")
     assert log_contains(worker, b"importing tasks failed: SyntaxError")
+    tasks.write_text("import holdfast\napp = holdfast.Holdfast('memory:')\n")
+    assert log_contains(worker, b"the app has no tasks")
     tasks.write_text(place.source.replace("version 1", "version two"))
     place.push("version")
     eventually(lambda: place.read_effects() == ["version 1", "version two"])
     assert worker.poll() is None
     worker.send_signal(signal.SIGTERM)
     assert wait_for_end(worker)[0] == 0
+
+
+def test_ctrl_c_ends_the_wait_for_a_change(sqlite_place: AppFolder) -> None:
+    (sqlite_place.folder / "tasks.py").write_text("syntax error")
+    worker = sqlite_place.start("--reload")
+    assert log_contains(worker, b"waiting for a change")
+    worker.send_signal(signal.SIGINT)
+    assert wait_for_end(worker)[0] == 130
+
+
+def test_running_work_is_finished_before_a_module_is_loaded_again(
+    sqlite_place: AppFolder,
+) -> None:
+    place = sqlite_place
+    worker = place.start("--reload")
+    message_id = place.push("slow", "a")
+    eventually(place.read_effects)
+    (place.folder / "tasks.py").write_text(place.source + "# changed")
+    assert log_contains(worker, b"tasks.py changed: starting again when running work is done")
+    (place.folder / "finish").touch()
+    assert log_contains(worker, b"event=completed", b"event=worker_started")
+    assert place.result(message_id) == 1
