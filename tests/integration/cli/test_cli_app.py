@@ -2,15 +2,19 @@
 
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from holdfast.core.errors import Unsupported
 from support.cli.app_folder import AppFolder
-from support.cli.commands import eventually, real, require_one_line
+from support.cli.commands import clean_env, eventually, real, require_one_line
 from support.cli.work_folder import log_contains, wait_for_end
+from support.sqs.server import Server, Sqs
 
 SQLITE = "sqlite:FOLDER/work.db"
 FILES = "FOLDER/data/acme/work"
@@ -66,6 +70,49 @@ def test_results_are_ignored_with_one_warning_in_files(tmp_path: Path) -> None:
     assert ran.err.count("event=result_not_kept") == 1
 
 
+def test_results_are_ignored_with_one_warning_on_sqs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Server()) as server:
+        sqs = Sqs(server.url)
+        for name, value in sqs.env.items():
+            monkeypatch.setenv(name, value)
+        place = AppFolder(tmp_path, f"sqs:{sqs.new_queue(redrive_after=6)}")
+        for number in range(3):
+            message_id = place.push("isolated", number, id=f"tick-{number}")
+        ran = real(tmp_path, "work", "tasks:app", "--until-empty", "--json", env=dict(sqs.env))
+        assert ran.json["completed"] == 3
+        assert ran.err.count("event=result_not_kept") == 1
+        with pytest.raises(Unsupported, match="results"):
+            place.result(message_id)
+        place.close()
+
+
+def test_the_environment_alone_chooses_the_queue(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text(
+        "from holdfast import Holdfast\napp = Holdfast()\n"
+        "@app.task\ndef greet(name: str): print('Hello', name)\n"
+    )
+    push = "import tasks; tasks.greet.push('Ada')"
+    for url in (f"sqlite:{tmp_path}/work.db", f"{tmp_path}/data/acme/work"):
+        env = {"HOLDFAST_QUEUE": url}
+        subprocess.run(
+            [sys.executable, "-c", push], cwd=tmp_path, env=clean_env(**env), check=True
+        )
+        ran = real(tmp_path, "work", "tasks:app", "--until-empty", env=env)
+        assert (ran.code, "Hello Ada" in ran.out) == (0, True)
+    refused = real(tmp_path, "work", "tasks:app")
+    assert "no queue is given" in require_one_line(refused)
+
+
+def test_a_message_written_by_hand_is_run(sqlite_place: AppFolder) -> None:
+    place = sqlite_place
+    body = '{"task": "greet", "arguments": {"site": {"host": "example.com"}}}'
+    pushed = real(place.folder, "push", place.url, body)
+    assert place.work().json["completed"] == 1
+    assert place.result(pushed.out.strip()) == {"host": "example.com", "times": 1}
+
+
 def test_a_value_that_is_not_json_is_reported_by_the_child_and_done(
     sqlite_place: AppFolder,
 ) -> None:
@@ -96,6 +143,12 @@ def test_a_task_that_kills_its_process_is_a_dead_letter_after_its_own_retries(
     assert letter.reason.startswith("failed once, last: the worker process died (SIGKILL")
 
 
+@pytest.mark.parametrize(
+    "place",
+    [f"{SQLITE}?lease_seconds=2", f"{FILES}?lease_seconds=2"],
+    ids=["sqlite", "files"],
+    indirect=True,
+)
 def test_after_kill_9_of_the_worker_another_one_finishes_each_task_once(
     place: AppFolder,
 ) -> None:
@@ -105,7 +158,7 @@ def test_after_kill_9_of_the_worker_another_one_finishes_each_task_once(
     worker.send_signal(signal.SIGKILL)
     worker.wait()
     (place.folder / "finish").touch()
-    ran = place.work("-c", "2")
+    ran = place.work("-c", "2", "--until-done")  # also while the dead worker has its leases
     assert ran.json["completed"] == 2
     assert sorted(place.read_effects()) == ["slow a 1", "slow a 2", "slow b 1", "slow b 2"]
     assert place.app.queue.stats().completed == 2

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from holdfast import Holdfast
 
-app = Holdfast("URL", lease_seconds=1)
+app = Holdfast("URL")
 FOLDER = Path(__file__).parent
 
 
@@ -55,7 +55,7 @@ async def gentle(name: str):
     return name
 
 
-@app.task(isolation="process", stall="300ms", retries=1, backoff="10ms")
+@app.task(isolation="process", stall="2s", retries=1, backoff="10ms")
 def hang(ctx):
     note(f"hang {ctx.attempt}")
     if ctx.attempt == 1:

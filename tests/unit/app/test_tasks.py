@@ -6,6 +6,7 @@ import re
 from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
+from time import sleep
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from holdfast import Backoff, Done, GiveBack, Holdfast, QueueManager, Reject, Retry
 from holdfast.app.task import TaskMessage
 from holdfast.core.errors import ConfigError, MalformedMessage, Unsupported
-from holdfast.core.events import Events, MessageLeaseLost, ResultNotKept, Retried
+from holdfast.core.events import Completed, Events, MessageLeaseLost, ResultNotKept, Retried
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import EventRecorder
 from support.waiting import wait_until
@@ -382,21 +383,30 @@ def test_each_task_has_its_own_backoff(ground: OnMemory) -> None:
 
 
 @pytest.mark.parametrize("limit", ["stall", "timeout"])
-def test_each_task_has_its_own_limits(limit: str) -> None:
-    limited = OnMemory(lease_seconds=0.5)
-    finish = Event()
-
+def test_each_task_has_its_own_limits(ground: OnMemory, limit: str) -> None:
     def hang(ctx: Any) -> None:
-        if ctx.attempt == 1:
-            finish.wait(2)  # longer than limit and lease
+        ctx.lost.wait(60)
 
-    limited.app.task(name="limited", **{limit: "100ms"})(hang).push()
-    limited.app.task(name="patient")(lambda: finish.wait(1.0) and None).push()
-    report = limited.work(concurrency=3)
-    finish.set()
-    assert report == {"completed": 2, "abandoned": 1}
-    [lost] = limited.events.select(MessageLeaseLost)
+    ground.app.task(name="patient")(lambda: finish.wait(60) and None).push(id="patient")
+    ground.app.task(name="limited", **{limit: "100ms"})(hang).push(id="limited")
+    finish, worker = (
+        Event(),
+        ground.app.make_worker(concurrency=2, events=Events(ground.events)),
+    )
+    thread = Thread(target=worker.run)
+    thread.start()
+    try:
+        wait_until(lambda: ground.events.select(MessageLeaseLost))
+        sleep(0.3)  # three times the limit that the patient task does not have
+    finally:
+        finish.set()
+        worker.stop()
+        thread.join()
+    [lost] = ground.events.select(MessageLeaseLost)
+    assert lost.message_id == "limited"
     assert ("stalled" if limit == "stall" else "timed out") in lost.reason
+    [completed] = ground.events.select(Completed)
+    assert completed.message_id == "patient"
 
 
 # -- messages that this app cannot run
