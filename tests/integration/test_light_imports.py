@@ -56,6 +56,17 @@ def test_making_a_batch_function_loads_nothing_more() -> None:
     assert list_loaded(code, NEVER_NEEDED) == []
 
 
+def test_a_module_of_tasks_loads_neither_a_worker_nor_a_queue() -> None:
+    code = (
+        "from holdfast import Holdfast\n"
+        "app = Holdfast('sqlite:work.db')\n"
+        "@app.task(isolation='process', stall='60s')\n"
+        "def enrich(domain: str): ..."
+    )
+    unused = [*NEVER_NEEDED, "holdfast.core.worker.worker", "holdfast.testing"]
+    assert list_loaded(code, unused) == []
+
+
 def test_the_first_event_loads_neither_jobs_nor_conversations() -> None:
     code = "import holdfast.adapters.aws.sqs, holdfast.adapters.observe.logging"
     assert list_loaded(code, ["holdfast.conversations", "holdfast.jobs", "asyncio"]) == []

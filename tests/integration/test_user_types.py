@@ -15,6 +15,7 @@ from holdfast import (
     AnyMessage,
     Backoff,
     Context,
+    Holdfast,
     Message,
     QueueManager,
     QueueMessage,
@@ -71,7 +72,35 @@ Worker(orders, handle_order)
 Worker(orders, handle)  # error
 
 
+app = Holdfast("sqlite:work.db", lease_seconds=30, on_error=lambda error, event: None)
+Holdfast(dedupe=True)
+Holdfast(leese_seconds=30)  # error
+
+
+@app.task(stall="60s", isolation="process", retries=5, backoff="5s,x2")
+def enrich(domain: str, depth: int = 1) -> int:
+    return depth
+
+
+@app.task
+async def count(domain: str) -> int:
+    return 1
+
+
+app.task(retry=5)  # error
+assert_type(enrich("example.com"), int)
+enrich(5)  # error
+assert_type(enrich.push(domain="example.com", delay="10m", id="acme-42"), str)
+enrich.push("example.com", delay=b"10m")  # error
+app.make_worker(concurrency=4).run(until_empty=True)
+app.make_worker(concurency=4)  # error
+with app.testing(run=False) as pushed:
+    assert_type(pushed[0].delay_seconds, float)
+
+
 async def use() -> None:
+    assert_type(await count("example.com"), int)
+    assert_type(await count.apush("example.com"), str)
     await queue.aio.push(Enrich(domain="example.com"))
     await queue.aio.push("tea")  # error
     await orders.aio.push(Order("tea"))

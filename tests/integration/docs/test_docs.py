@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,20 @@ def test_python_on_the_page_runs(page: Path, tmp_path: Path) -> None:
         script = tmp_path / "page.py"
         script.write_text(f"{block}\n")
         assert run([sys.executable, str(script)], tmp_path) is not None
+
+
+def test_the_recipe_for_every_night_pushes_a_tick_once_from_several_processes(
+    tmp_path: Path,
+) -> None:
+    [recipe] = [
+        block
+        for block in blocks(ROOT / "docs/how-to/tasks.md", "python")
+        if "def push_report" in block
+    ]
+    (tmp_path / "tasks.py").write_text(recipe)
+    with ThreadPoolExecutor(4) as pool:  # each script checks that one message waits
+        scripts = [pool.submit(run, [sys.executable, "tasks.py"], tmp_path) for _ in range(4)]
+    assert [script.result() for script in scripts] == [""] * 4
 
 
 @pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("*.md")], ids=page_name)
