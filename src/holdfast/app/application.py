@@ -129,7 +129,7 @@ class Holdfast:
     @property
     def url(self) -> str:
         """The URL of the queue, or that of HOLDFAST_QUEUE. Raises ConfigError for neither."""
-        return resolve_queue_url(self._url, os.environ)
+        return resolve_queue_url(self._url, self._options.get("env") or os.environ)
 
     @property
     def queue(self) -> QueueManager[TaskMessage]:

@@ -149,9 +149,10 @@ def test_the_environment_names_the_queue(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOLDFAST_QUEUE", f"sqlite:{tmp_path}/work.db/acme")
-    environment_app = Holdfast()
-    assert environment_app.queue.name == "acme"
-    environment_app.close()
+    other = {"HOLDFAST_QUEUE": f"sqlite:{tmp_path}/work.db/other"}
+    for environment_app, name in ((Holdfast(), "acme"), (Holdfast(env=other), "other")):
+        assert environment_app.queue.name == name
+        environment_app.close()
 
 
 def test_importing_tasks_opens_no_queue(tmp_path: Path) -> None:
