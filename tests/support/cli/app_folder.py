@@ -3,11 +3,12 @@
 import subprocess
 import sys
 from pathlib import Path
+from threading import Timer
 from types import ModuleType
 from typing import Any
 
 from holdfast import Holdfast
-from support.cli.commands import Ran, real, start
+from support.cli.commands import WAIT_TIMEOUT_SECONDS, Ran, real, start
 
 TASKS = """
 import asyncio
@@ -96,6 +97,7 @@ class AppFolder:
         (folder / "tasks.py").write_text(self.source)
         self.app = _load_app(self.source, folder)
         self._started: list[subprocess.Popen[bytes]] = []
+        self._timers: list[Timer] = []
 
     def push(self, task: str, *args: Any, **kwargs: Any) -> str:
         """Push a task, as a producer in another process does."""
@@ -113,6 +115,9 @@ class AppFolder:
         """Start a worker, which `close` kills."""
         process = start(self.folder, "work", "tasks:app", *options)
         self._started.append(process)
+        # Ends its output, so that a test that waits for a line of it fails in the end.
+        self._timers.append(Timer(WAIT_TIMEOUT_SECONDS, process.kill))
+        self._timers[-1].start()
         return process
 
     def read_effects(self) -> list[str]:
@@ -122,6 +127,8 @@ class AppFolder:
 
     def close(self) -> None:
         """Kill the workers and close the queue."""
+        for timer in self._timers:
+            timer.cancel()
         for process in self._started:
             process.kill()
             process.communicate()
