@@ -181,7 +181,9 @@ class Fetcher(Generic[M]):
 
     def _close_if_empty(self) -> None:
         now = self._clock.monotonic()
-        if not self._until_empty or self._may_get_messages_back(now):
+        may_come_back = self._until_empty and self._may_get_messages_back(now)
+        is_certain = not may_come_back or self._can_count_given_up()
+        if not (self._until_empty and is_certain):
             self._reached_at = now
             return
         if now < self._next_empty_check_at:
@@ -189,11 +191,20 @@ class Fetcher(Generic[M]):
         self._next_empty_check_at = now + _EMPTY_CHECK_SECONDS
         stats = self._queue.stats()
         self._reached_at = now
-        held = stats.leased if self._until_done else stats.expired
+        held = stats.leased if self._until_done or may_come_back else stats.expired
         is_empty = stats.ready == stats.delayed == held == 0
         self._empty_checks = self._empty_checks + 1 if is_empty else 0
         if self._empty_checks >= self._queue.min_empty_checks:
             self.close()
+
+    def _can_count_given_up(self) -> bool:
+        """Return whether `stats` shows every message that this worker gave up.
+
+        It then need not wait for a message that was cancelled meanwhile. A message that is
+        being worked on needs no `stats`, which may scan the queue.
+        """
+        is_working = any(lease.live for lease in self._in_flight.get_leases())
+        return not is_working and "exact_counts" in self._queue.capabilities
 
     def _may_get_messages_back(self, now: float) -> bool:
         """Return whether a message is held, was put back, or was given up and still leased."""

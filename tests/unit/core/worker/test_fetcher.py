@@ -186,6 +186,29 @@ def test_until_empty_waits_until_given_up_messages_come_back() -> None:
     assert ground.fetcher.fetch() is None
 
 
+def test_until_empty_does_not_wait_for_a_given_up_message_that_was_cancelled() -> None:
+    ground = Ground(until_empty=True)
+    ground.push("a")
+    message = fetch(ground)
+    ground.queue.cancel("a")
+    ground.finish(message)
+    before = ground.clock.monotonic()
+    assert ground.fetcher.fetch() is None
+    assert ground.clock.monotonic() - before < 1
+
+
+def test_without_exact_counts_a_given_up_message_is_waited_for_until_its_lease_ends() -> None:
+    ground = Ground(until_empty=True)
+    ground.queue.capabilities = frozenset()  # type: ignore[misc]
+    ground.push("a")
+    message = fetch(ground)
+    ground.queue.cancel("a")
+    ground.finish(message)
+    before = ground.clock.monotonic()
+    assert ground.fetcher.fetch() is None
+    assert ground.clock.monotonic() - before >= ground.queue.lease_seconds
+
+
 def test_until_empty_does_not_end_while_a_slot_is_working() -> None:
     ground = Ground(until_empty=True)
     ground.push("a")
