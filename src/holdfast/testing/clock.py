@@ -125,5 +125,5 @@ class SkippingClock:
         return SYSTEM_CLOCK.wait(event, seconds)
 
     def sleep(self, seconds: float) -> None:
-        """Let `seconds` pass in one step."""
-        self.advance(max(0.0, seconds))
+        """Sleep in real time, as Clock.sleep does."""
+        SYSTEM_CLOCK.sleep(seconds)

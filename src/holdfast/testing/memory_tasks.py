@@ -29,6 +29,9 @@ from holdfast.core.queue.manager import (
     QueueStats,
 )
 
+# The time between a claim and the moment when a keeper holds the lease, at most.
+_HAND_OVER_SECONDS = 0.25
+
 
 @dataclass(frozen=True, slots=True)
 class WaitingState:
@@ -219,11 +222,21 @@ class TaskTable:
         """Return when the next task can be claimed, or None if no task ever can.
 
         While a keeper renews a lease, its message is being worked on, so the answer is None.
+        It is None for a moment after each claim, too, because a worker that just claimed a
+        message has not passed it to its keeper yet.
         """
         if any(lease.live and lease.is_watched for lease in self.leases):
             return None
+        if any(self._is_just_claimed(key) for _, _, key in self._leased):
+            return None
         heaps = (self._waiting, self._leased)
         return min((heap[0][0] for heap in heaps if self._peek(heap)), default=None)
+
+    def _is_just_claimed(self, key: str) -> bool:
+        task = self._tasks.get(key)
+        if task is None or not isinstance(task.state, LeasedState):
+            return False
+        return self.clock.monotonic() - task.state.since < _HAND_OVER_SECONDS
 
     def _peek(self, heap: list[tuple[float, int, str]]) -> MemoryTask | None:
         """Return the first task of the heap, after removing outdated entries before it."""
