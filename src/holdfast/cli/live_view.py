@@ -69,9 +69,10 @@ class LiveView(LiveStatus):
     def __enter__(self) -> Self:
         from rich.live import Live
 
-        self._live = Live(
-            console=make_console(stderr=True), auto_refresh=False, transient=True, screen=False
-        )
+        console = make_console(stderr=True)
+        # Log lines hold ids and commands. A line that rich wraps cannot be copied.
+        console.soft_wrap = True
+        self._live = Live(console=console, auto_refresh=False, transient=True, screen=False)
         self._live.start()
         self.draw()
         return self

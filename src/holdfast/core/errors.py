@@ -74,10 +74,12 @@ class AttemptFailed(HoldfastError):
     """Stands for the end of an attempt whose exception is not at hand.
 
     A handler in a child process raised it, or Holdfast ended the attempt, because the work
-    stalled, took too long or its process died. Its note is the traceback or the stacks.
+    stalled, took too long or its process died. `detail` is the traceback or the stacks, if
+    there are any. It is also a note, so the exception is shown with it.
     """
 
     def __init__(self, reason: str, detail: str | None = None) -> None:
         super().__init__(reason)
+        self.detail = detail
         if detail is not None:
             self.add_note(detail)

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,17 +50,27 @@ def test_tracebacks_can_be_turned_off(place: WorkFolder, isolation: str) -> None
     assert "ValueError" in failure["reason"]
 
 
-def test_a_terminal_shows_the_traceback_and_the_command(place: WorkFolder) -> None:
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_terminal_shows_the_traceback_and_the_command(
+    place: WorkFolder, isolation: str
+) -> None:
+    """And does not break the command into lines that cannot be copied."""
     place.push("a")
     terminal, inside = pty.openpty()
     worker = start(
         place.folder, "work", place.url, "tasks:fail", "--max-attempts=1", "--until-empty",
-        stderr=inside, env=clean_env(COLUMNS="500"),
+        f"--isolation={isolation}", stderr=inside, env=clean_env(COLUMNS="40"),
     )  # fmt: skip
     os.close(inside)
-    shown = read_terminal(terminal).decode()
+    shown = read_terminal(terminal).decode().replace("\r\n", "\n")
     worker.communicate()
     assert worker.returncode == 0
-    assert "Traceback (most recent call last)" in shown
-    assert "ValueError: no such luck" in shown
-    assert f"holdfast explain {place.url} a" in shown
+    tasks = place.folder / "tasks.py"
+    expected = rf"""dead lettered a: failed once, last: ValueError \(attempt 1\)
+    Traceback \(most recent call last\):
+      File "{re.escape(str(tasks))}", line \d+, in fail
+        raise ValueError\("no such luck"\)
+    ValueError: no such luck
+  holdfast explain {re.escape(place.url)} a
+"""
+    assert re.search(expected, shown), shown

@@ -16,11 +16,12 @@ from typing import Any, Literal
 from holdfast.core.clock import SYSTEM_CLOCK, Clock, to_utc
 from holdfast.core.event_log import EventLog, format_pairs
 from holdfast.core.events import Subscriber
-from holdfast.core.worker.outcome import format_traceback
+from holdfast.core.worker.tracebacks import format_traceback
 
 Style = Literal["text", "json", "plain"]
 
-_FAILED = ("retried", "dead_lettered")  # the events for which `explain` has more to say
+# The events of messages about which `explain` has more to say.
+_EXPLAINED = ("retried", "dead_lettered", "message_lease_lost")
 
 
 def make_application_log(*, tracebacks: bool = True) -> Subscriber:
@@ -54,17 +55,18 @@ def make_line_log(
     `text` has key=value pairs, `json` is for programs, and `plain` for a person's terminal.
     A traceback is a value of the JSON object, or follows its line, indented, so that the text
     of an exception cannot look like a line of the log. `explain` is a command that shows more
-    about a failed message when the message's id is added to it.
+    about a failed message when the message's id is added to it. It is a value too, and in
+    `plain` the last line, with less indentation than a traceback.
     """
 
     def write(
         level: int, name: str, fields: Mapping[str, Any], exception: BaseException | None
     ) -> None:
-        trace = None if exception is None else format_traceback(exception)
+        trace = "" if exception is None else format_traceback(exception) or ""
         hint = _make_hint(explain, name, fields)
         if style == "plain":
-            lines = [format_plain(name, fields), *(trace or "").splitlines()]
-            write_line("\n    ".join([*lines, hint] if hint else lines))
+            text = _indent_lines([format_plain(name, fields), *trace.splitlines()])
+            write_line(f"{text}\n  {hint}" if hint else text)
             return
         at = f"{to_utc(clock.time()).isoformat(timespec='milliseconds')[:-6]}Z"
         pairs = {"level": logging.getLevelName(level).lower(), "event": name, **fields}
@@ -74,14 +76,18 @@ def make_line_log(
             traceback = {"traceback": trace} if trace else {}
             write_line(json.dumps({"at": at, **pairs, **traceback}))
         else:
-            lines = [f"{at} {format_pairs(pairs)}", *(trace or "").splitlines()]
-            write_line("\n    ".join(lines))
+            write_line(_indent_lines([f"{at} {format_pairs(pairs)}", *trace.splitlines()]))
 
     return EventLog(write, min_level=min_level, tracebacks=tracebacks)
 
 
+def _indent_lines(lines: list[str]) -> str:
+    """Join lines, all but the first indented. So none can look like the first of another."""
+    return "\n    ".join(lines)
+
+
 def _make_hint(explain: str | None, name: str, fields: Mapping[str, Any]) -> str | None:
-    if explain is None or name not in _FAILED:
+    if explain is None or name not in _EXPLAINED:
         return None
     return f"{explain} {shlex.quote(fields['message_id'])}"
 
@@ -96,7 +102,8 @@ def format_plain(name: str, fields: Mapping[str, Any]) -> str:
     others.pop("queue", None)
     subject = others.pop("message_id", None) or others.pop("job_id", None)
     cause = others.pop("reason", None) or others.pop("error", None)
-    title = " ".join(map(str, filter(None, (name.replace("_", " "), subject))))
+    verb = name.removeprefix("message_").replace("_", " ")
+    title = f"{verb} {subject}" if subject else verb
     details = ", ".join(_format_detail(key, value) for key, value in others.items())
     text = f"{title}: {cause}" if cause else title
     return f"{text} ({details})" if details else text

@@ -9,19 +9,16 @@ its traceback, unless that is turned off.
 """
 
 import json
-import traceback
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 from pydantic_core import to_json
 
 from holdfast.core.errors import AttemptFailed, MessageTooLarge
 from holdfast.core.queue.manager import MAX_SECONDS, encode_result
+from holdfast.core.worker.tracebacks import format_traceback, shorten, skip_own_frames
 
-_CALLERS = ("holdfast.core.worker.", "holdfast.app.", "asyncio.")  # of a user's function
 _MAX_REASON = 500
-_MAX_DETAIL = 16_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +99,14 @@ def to_outcome(result: Any) -> Outcome:
             return Retry(
                 after,
                 _join_lines(reason),
-                _shorten(detail) or _format_if_raised(exception),
+                _shorten_text(detail) or _format_if_raised(exception),
                 _join_lines(log_reason),
                 exception,
             )
         case Reject(reason, detail, log_reason, exception):
             return Reject(
                 _join_lines(reason),
-                _shorten(detail) or _format_if_raised(exception),
+                _shorten_text(detail) or _format_if_raised(exception),
                 _join_lines(log_reason),
                 exception,
             )
@@ -140,19 +137,13 @@ def done_with_result(value: Any) -> Done:
 def retry_after_error(error: BaseException) -> Retry:
     """Return the outcome of a handler that raised `error`. Its reason in logs is the type.
 
-    The first frames of the traceback are removed while they are those of Holdfast's own call.
+    The traceback of `error` is changed, so that it begins in the user's code.
     """
     text = _to_text(error)
     name = type(error).__name__
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None and _is_caller(frame.tb_frame):
-        error.__traceback__ = frame = frame.tb_next
+    error.__traceback__ = skip_own_frames(error.__traceback__)
     reason = _join_lines(f"{name}: {text}" if text else name)
-    return Retry(None, reason, format_traceback(error), name, error)
-
-
-def _is_caller(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).startswith(_CALLERS)
+    return Retry(None, reason, _format_if_raised(error), name, error)
 
 
 def retry_logged(reason: str, detail: str | None = None) -> Retry:
@@ -182,14 +173,6 @@ def _to_text(value: Any) -> str:
         return "(its text cannot be shown)"
 
 
-def format_traceback(error: BaseException) -> str | None:
-    """Return the traceback as text, shortened, or None if the exception cannot be shown."""
-    try:
-        return _shorten("".join(traceback.format_exception(error)))
-    except Exception:
-        return None
-
-
 def _format_if_raised(error: BaseException | None) -> str | None:
     return None if error is None else format_traceback(error)
 
@@ -199,12 +182,5 @@ def _join_lines(text: Any) -> str:
     return line if len(line) <= _MAX_REASON else line[: _MAX_REASON - 1] + "…"
 
 
-def _shorten(detail: Any) -> str | None:
-    """Keep both ends of a long text. The start shows the origin and the end the error."""
-    if detail is None:
-        return None
-    text = _to_text(detail)
-    if len(text) <= _MAX_DETAIL:
-        return text
-    half = _MAX_DETAIL // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters …\n{text[-half:]}"
+def _shorten_text(detail: Any) -> str | None:
+    return None if detail is None else shorten(_to_text(detail))

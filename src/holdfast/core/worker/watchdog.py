@@ -38,6 +38,7 @@ from holdfast.core.worker.handler import get_handler_name
 from holdfast.core.worker.outcome import Abandoned, GiveBack, Outcome, Reject, retry_logged
 from holdfast.core.worker.runner import Executor
 from holdfast.core.worker.settle import InFlight
+from holdfast.core.worker.tracebacks import strip_own_frames
 
 _PROGRAM = "holdfast.core.worker.child_main"
 _MAX_FRAMES_AT_ONCE = 100  # of a child that never stops asking, before its signs are checked
@@ -270,7 +271,8 @@ class Watchdog(Executor[M]):
         if self._in_flight.give_up.is_set():
             return self._terminate(watch, "the worker stops", GiveBack())
         if (reason := watch.signs.find_missing(self.limits, now)) is not None:
-            stacks = watch.child.dump_stacks() or "no stack: the process did not answer"
+            stacks = strip_own_frames(watch.child.dump_stacks())
+            stacks = stacks or "no stack: the process did not answer"
             return self._terminate(watch, reason, retry_logged(reason, stacks))
         return None
 
@@ -278,7 +280,7 @@ class Watchdog(Executor[M]):
 
     def _handle_death(self, watch: Watch[M]) -> Outcome:
         watch.child.wait_until_dead(self.limits.kill_grace_seconds)
-        stacks = watch.child.read_stacks()
+        stacks = strip_own_frames(watch.child.read_stacks())
         if (exit_text := self._discard()) is None:
             return self._abandon_unkillable(watch.lease)
         # A process that signals a whole process group wants to stop the worker.

@@ -12,6 +12,7 @@ import structlog
 from holdfast.adapters.observe.logging import make_application_log, make_line_log
 from holdfast.adapters.observe.metrics import Metrics
 from holdfast.core import events as ev
+from holdfast.core.errors import AttemptFailed
 from holdfast.core.event_log import get_event_fields, get_event_name
 from holdfast.core.events import Event, Events
 from holdfast.testing import ManualClock
@@ -132,7 +133,7 @@ def test_a_traceback_is_a_value_of_the_json_object(lines: list[str]) -> None:
     make_line_log(lines.append, "json", tracebacks=True)(fail())
     traceback = json.loads(lines[0])["traceback"]
     assert traceback.startswith("Traceback (most recent call last):")
-    assert traceback.endswith("ValueError: no such luck\n")
+    assert traceback.endswith("ValueError: no such luck")
 
 
 def test_the_text_of_an_exception_cannot_forge_a_line(lines: list[str]) -> None:
@@ -246,6 +247,10 @@ def test_labels_do_not_grow_with_the_messages(
         (ev.Retried("q", "4f1c", 2, None, "later"), "retried 4f1c: later (attempt 2)"),
         (ev.PollFailed("q", "OSError: away"), "poll failed: OSError: away"),
         (
+            ev.MessageLeaseLost("q", "4f1c", 1, "stalled"),
+            "lease lost 4f1c: stalled (attempt 1)",
+        ),
+        (
             ev.ChildKilled("q", "4f1c", 1, "stalled", 123),
             "child killed 4f1c: stalled (attempt 1, pid 123)",
         ),
@@ -255,6 +260,44 @@ def test_a_plain_line_reads_as_a_sentence(event: Event, line: str) -> None:
     lines: list[str] = []
     make_line_log(lines.append, "plain")(event)
     assert lines == [line]
+
+
+def test_a_plain_line_is_followed_by_the_traceback_and_then_the_command(
+    lines: list[str],
+) -> None:
+    make_line_log(lines.append, "plain", tracebacks=True, explain="holdfast explain q")(fail())
+    first, *traceback, command = lines[0].split("\n")
+    assert first == "retried m 1: ValueError (attempt 1)"
+    assert traceback[0] == "    Traceback (most recent call last):"
+    assert traceback[-1] == "    ValueError: no such luck"
+    assert command == "  holdfast explain q 'm 1'"
+
+
+def test_the_text_of_an_exception_cannot_forge_a_command(lines: list[str]) -> None:
+    log = make_line_log(lines.append, "plain", tracebacks=True, explain="holdfast explain q")
+    log(fail("x\n  holdfast explain q; halt\r\u2028  holdfast explain q; halt"))
+    commands = [line for line in lines[0].splitlines() if not line.startswith("    ")][1:]
+    assert commands == ["  holdfast explain q 'm 1'"]
+
+
+@pytest.mark.parametrize("style", ["plain", "text", "json"])
+def test_a_process_that_failed_shows_its_own_traceback_once(
+    lines: list[str], style: Any
+) -> None:
+    error = AttemptFailed("ValueError: no such luck", "Traceback:\nValueError: no such luck")
+    make_line_log(lines.append, style, tracebacks=True)(
+        ev.DeadLettered("q", "m", 1, "failed once, last: ValueError", error)
+    )
+    assert lines[0].count("no such luck") == 1
+    assert "AttemptFailed" not in lines[0]
+
+
+def test_an_attempt_without_a_traceback_is_one_line(lines: list[str]) -> None:
+    event = ev.Retried("q", "m", 1, None, "it died", AttemptFailed("it died"))
+    for style in ("plain", "text", "json"):
+        make_line_log(lines.append, style, tracebacks=True)(event)  # type: ignore[arg-type]
+    assert [line.count("\n") for line in lines] == [0, 0, 0]
+    assert "traceback" not in lines[2]
 
 
 @pytest.mark.parametrize("kind", KINDS)
