@@ -25,7 +25,11 @@ _EXPLAINED = ("retried", "dead_lettered", "message_lease_lost")
 
 
 def make_application_log(*, tracebacks: bool = True) -> Subscriber:
-    """Return a subscriber that logs to structlog, or else to the standard library."""
+    """Return a subscriber that logs to structlog, or else to the standard library.
+
+    structlog gets the traceback as text. It would show an exception with all local variables,
+    and so with the message.
+    """
     try:
         import structlog
     except ImportError:
@@ -35,8 +39,8 @@ def make_application_log(*, tracebacks: bool = True) -> Subscriber:
     def write(
         level: int, name: str, fields: Mapping[str, Any], exception: BaseException | None
     ) -> None:
-        failure = {} if exception is None else {"exc_info": exception}
-        logger.log(level, name, **fields, **failure)
+        trace = None if exception is None else format_traceback(exception)
+        logger.log(level, name, **fields, **({"exception": trace} if trace else {}))
 
     return EventLog(write, min_level=logging.INFO, tracebacks=tracebacks)
 

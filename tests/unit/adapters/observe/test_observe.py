@@ -9,13 +9,14 @@ import prometheus_client
 import pytest
 import structlog
 
+from holdfast import AnyMessage, Worker
 from holdfast.adapters.observe.logging import make_application_log, make_line_log
 from holdfast.adapters.observe.metrics import Metrics
 from holdfast.core import events as ev
 from holdfast.core.errors import AttemptFailed
 from holdfast.core.event_log import get_event_fields, get_event_name
 from holdfast.core.events import Event, Events
-from holdfast.testing import ManualClock
+from holdfast.testing import ManualClock, MemoryQueue
 
 KINDS = [
     kind
@@ -165,12 +166,29 @@ def test_a_failed_attempt_names_the_command_that_explains_it(lines: list[str]) -
     assert "explain" not in completed
 
 
-def test_structlog_gets_the_exception() -> None:
+def test_structlog_gets_the_traceback_as_text() -> None:
     event = fail()
     with structlog.testing.capture_logs() as captured:
         make_application_log()(event)
         make_application_log(tracebacks=False)(event)
-    assert [entry.get("exc_info") for entry in captured] == [event.exception, None]
+    with_traceback, without = captured
+    assert "exc_info" not in with_traceback
+    assert with_traceback["exception"].endswith("ValueError: no such luck")
+    assert "exception" not in without
+
+
+def test_structlog_shows_no_local_variables(capsys: pytest.CaptureFixture[str]) -> None:
+    """As it would without configuration, and a handler's variables include the message."""
+
+    def handle(message: AnyMessage) -> None:
+        raise ValueError(len(message.id))
+
+    queue = MemoryQueue(max_attempts=1, events=Events(make_application_log()))
+    queue.push(AnyMessage(id="m", card="canary"))
+    Worker(queue, handle).run(until_empty=True)
+    shown = "".join(capsys.readouterr())
+    assert "ValueError: 1" in shown
+    assert "canary" not in shown
 
 
 def test_no_event_has_a_field_for_a_body_or_a_receipt() -> None:
