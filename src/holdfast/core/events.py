@@ -264,16 +264,6 @@ OnError = Callable[[BaseException, Retried | DeadLettered], object]
 """Called with the exception of a failed attempt, and the event that says what follows."""
 
 
-def pass_exceptions(on_error: OnError) -> Subscriber:
-    """Return a subscriber that calls `on_error` for each attempt that has an exception."""
-
-    def call_on_error(event: Event) -> None:
-        if isinstance(event, Retried | DeadLettered) and event.exception is not None:
-            on_error(event.exception, event)
-
-    return call_on_error
-
-
 class Events:
     """Passes each event to every subscriber, in the thread that emits it."""
 
@@ -295,3 +285,18 @@ class Events:
                 subscriber(event)
             except Exception:  # a broken metric must not fail a message
                 _log.exception("event subscriber failed on %s", type(event).__name__)
+
+
+def add_error_callback(events: Events, on_error: OnError | None) -> Events:
+    """Return events that also call `on_error` for each attempt that has an exception.
+
+    The given events do not call it, because other workers may use them.
+    """
+    if on_error is None:
+        return events
+
+    def call_on_error(event: Event) -> None:
+        if isinstance(event, Retried | DeadLettered) and event.exception is not None:
+            on_error(event.exception, event)
+
+    return Events(events.emit, call_on_error)

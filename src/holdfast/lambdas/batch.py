@@ -28,7 +28,7 @@ from holdfast.bootstrap import make_queue_opener
 from holdfast.config.queue import QueueOptions
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
-from holdfast.core.events import Events
+from holdfast.core.events import Events, OnError
 from holdfast.core.queue.message import M
 from holdfast.core.worker.handler import (
     Handler,
@@ -64,6 +64,7 @@ def sqs_batch(
     timeout_seconds: float | None = None,
     clock: Clock = SYSTEM_CLOCK,
     events: Events | None = None,
+    on_error: OnError | None = None,
     **settings: Unpack[QueueOptions],
 ) -> EntryPoint:
     """Return a Lambda function that handles each message of a batch and reports failures.
@@ -79,6 +80,7 @@ def sqs_batch(
     reserve_seconds  how long before the function's end no further record is started.
                      Running handlers have half of it; then they are cut off and reported
     timeout_seconds  the maximum for one handler; none is started with less time left
+    on_error         called with the exception of each failed attempt, and its event
     settings         `lease_seconds`, `max_attempts`, `backoff`, `on_nack`, `dead_letters`
                      as for open_queue; HOLDFAST_LEASE_SECONDS and so on apply
 
@@ -99,7 +101,7 @@ def sqs_batch(
         events=events,
         **settings,
     )
-    options = BatchOptions(handler, concurrency, reserve_seconds, timeout_seconds, clock)
+    options = BatchOptions(handler, concurrency, reserve_seconds, timeout_seconds, clock, on_error)
     return _BatchEntryPoint(queue, open_source, options)
 
 

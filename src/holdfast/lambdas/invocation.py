@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Generic
 
 from holdfast.core.clock import Clock
 from holdfast.core.errors import LeaseLost
-from holdfast.core.events import Claimed, Completed
+from holdfast.core.events import Claimed, Completed, OnError, add_error_callback
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import Lease
 from holdfast.core.queue.message import M, get_lease
@@ -54,6 +54,7 @@ class BatchOptions:
     reserve_seconds: float
     timeout_seconds: float | None
     clock: Clock
+    on_error: OnError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,8 @@ class Invocation(Generic[M]):
     ) -> None:
         self._queue, self._batch = queue, batch
         self._options, self._times, self._clock = options, times, options.clock
-        self._keeper = LeaseKeeper(options.clock, queue.events)
+        self._events = add_error_callback(queue.events, options.on_error)
+        self._keeper = LeaseKeeper(options.clock, self._events)
         self._lanes: FifoGroups[M] = FifoGroups(())
         self._open: dict[BatchEntry[M], float | None] = {}  # the start time, if it was started
         self._done: list[Lease] = []
@@ -210,7 +212,7 @@ class Invocation(Generic[M]):
         lease = get_lease(entry.message)
         self._open[entry] = None
         self._keeper.hold(lease)
-        self._queue.events.emit(Claimed(self._queue.name, lease.message_id, lease.attempt))
+        self._events.emit(Claimed(self._queue.name, lease.message_id, lease.attempt))
 
     # -- waiting, in the thread that Lambda called
 
@@ -336,7 +338,7 @@ class Invocation(Generic[M]):
             self._queue,
             entry.message,
             outcome,
-            self._queue.events,
+            self._events,
             seconds=seconds,
             give_up=self._give_up,
         )
@@ -351,7 +353,7 @@ class Invocation(Generic[M]):
             return SettleResult.ABANDONED
         lease = get_lease(entry.message)
         done = Completed(self._queue.name, lease.message_id, lease.attempt, seconds)
-        self._queue.events.emit(done)
+        self._events.emit(done)
         self._done.append(lease)
         return SettleResult.COMPLETED
 

@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from threading import enumerate as enumerate_threads
 from threading import stack_size
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.conversations.messages import Trigger
 from holdfast.core.errors import HoldfastError
 from holdfast.lambdas.chat import ChatRuntime, source_settings
 from holdfast.lambdas.messaging import MessagingFunction
@@ -549,3 +551,27 @@ def test_an_unexpected_error_is_logged_by_its_type_only(capsys: Any, caplog: Any
     logs = read_logs(capsys, caplog) + printed
     assert logs.count("RuntimeError") == 4
     assert "canary" not in logs
+
+
+class FailingTurns(ChatRuntime):
+    """Fail each turn with an error whose text quotes the message."""
+
+    @property
+    def app(self) -> Any:
+        return replace(super().app, processor=fail_turn)
+
+
+def fail_turn(message: Trigger) -> None:
+    raise RuntimeError(f"canary {message.primary_channel}")
+
+
+def test_a_handler_that_fails_is_logged_without_its_traceback(
+    around: Place, staging: StagingFunction, capsys: Any, caplog: Any
+) -> None:
+    assert status(staging, post(around.form(Body="canary"))) == 200
+    event = around.receive()
+    assert len(around.invoke(MessagingFunction(FailingTurns(around.env)), event)) == 1
+    logs = read_logs(capsys, caplog)
+    assert "RuntimeError" in logs
+    for private in ("canary", str(around.number), "Traceback"):
+        assert private not in logs

@@ -14,6 +14,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from holdfast import ConfigError, Context, Reject, Retry
+from holdfast.events import DeadLettered, Retried
 from holdfast.lambdas import sqs_batch
 from holdfast.testing import ManualClock
 from support.lambdas.event_source import EventSource, LambdaContext, Task, eventually, numbers
@@ -78,6 +79,49 @@ def invoked(
 
 def fail(message: Task) -> None:
     raise RuntimeError("it does not work")
+
+
+def reject(message: Task) -> Reject:
+    return Reject(f"canary {message.n}")
+
+
+# -- what is logged and reported
+
+
+def test_on_error_gets_each_exception_and_what_follows(source: EventSource) -> None:
+    source.send(1, 2)
+    failures: list[tuple[BaseException, Retried | DeadLettered]] = []
+    invoke(source, fail, on_error=lambda *failure: failures.append(failure))
+    assert [str(error) for error, _ in failures] == ["it does not work"] * 2
+    assert [event.message_id for _, event in failures] == ["task-1", "task-2"]
+    assert {type(event) for _, event in failures} == {Retried}
+
+
+def test_on_error_that_fails_does_not_change_the_response(source: EventSource) -> None:
+    source.send(1)
+
+    def broken(error: BaseException, event: object) -> None:
+        raise OSError("the tracker is down")
+
+    event, answer = invoke(source, fail, on_error=broken)
+    assert numbers(event, answer) == [1]
+
+
+def test_a_handler_that_fails_is_logged_with_its_traceback_and_without_the_message(
+    source: EventSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = Task(id="task-3", n=3).model_dump_json()[:-1] + ', "x": "canary"}'
+    source.send(1, 2)
+    source.send(3, body=body)  # malformed, because of its unknown field
+    event = source.receive()
+    invoke(source, fail, {"Records": event["Records"][:1]})
+    invoke(source, reject, {"Records": event["Records"][1:]})
+    assert "RuntimeError: it does not work" in caplog.text
+    assert "the handler rejected it" in caplog.text
+    assert "malformed" in caplog.text
+    receipts = [record["receiptHandle"] for record in event["Records"]]
+    for private in ("canary", *receipts):
+        assert private not in caplog.text
 
 
 # -- the result of a record

@@ -22,7 +22,7 @@ from holdfast.core.events import (
     WorkerStarted,
     WorkerStopped,
     WorkerStopping,
-    pass_exceptions,
+    add_error_callback,
 )
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.process.liveness import LivenessLimits
@@ -128,10 +128,7 @@ class Worker(Generic[M]):
         self._drain_seconds = drain_seconds
         self._keeper = keeper
         self._clock = clock or queue.clock
-        self._events = queue.events if events is None else events
-        if on_error is not None:
-            # Events of its own: other workers of this queue may not have the same callback.
-            self._events = Events(self._events.emit, pass_exceptions(on_error))
+        self._events = add_error_callback(queue.events if events is None else events, on_error)
         self._running = Lock()
         self._wake = SignalSafeEvent()
         self._stop_requested = False

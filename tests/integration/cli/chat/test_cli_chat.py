@@ -2,6 +2,7 @@
 
 import json
 import re
+import smtplib
 from pathlib import Path
 from typing import Any
 
@@ -385,3 +386,25 @@ def test_doctor_does_not_take_a_queue_that_cannot_be_used_for_a_new_one(chat: Ch
     assert "'work' is not a folder" in results["whatsapp queue"]["found"]
     assert results["sms queue"]["level"] == "ok"
     assert "does not exist yet" in results["sms queue"]["found"]
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_an_unexpected_error_is_logged_by_its_type_only(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch, style: str
+) -> None:
+    """Its text may quote what a customer wrote, so there is no traceback either."""
+
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError(f"{CANARY} for {NUMBER}")
+
+    monkeypatch.setattr(smtplib, "SMTP", fail)
+    monkeypatch.setenv("HOLDFAST_MAX_ATTEMPTS", "2")
+    monkeypatch.setenv("HOLDFAST_BACKOFF", "100ms")
+    by_mail = {"provider": "smtp", "host": "127.0.0.1", "tls": "none"}
+    profile = {"channel_config": by_mail, "ai_config": {"provider": "echo"}}
+    chat.set(PROFILES=json.dumps({"*": profile}))
+    chat.send(CANARY, "--from", "ada@example.org", "--to", "shop@example.org")
+    worked = chat.work("--log-format", style)
+    assert "RuntimeError" in worked.err
+    for private in (CANARY, NUMBER, "ada@example.org", "Traceback"):
+        assert private not in worked.out + worked.err

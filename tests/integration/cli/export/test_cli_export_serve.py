@@ -75,6 +75,19 @@ def test_files_of_jobs_go_below_their_ids_and_each_event_is_a_line(place: Export
     assert {job["job"]: job["failed"] for job in listed} == {"job-1": 0, "job-2": 1}
 
 
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_an_unexpected_error_is_logged_by_its_type_only(
+    place: ExportCli, monkeypatch: pytest.MonkeyPatch, style: str
+) -> None:
+    """Its text may quote the message, so there is no traceback either."""
+    monkeypatch.setenv("HOLDFAST_MAX_ATTEMPTS", "1")
+    (place.folder / "lists" / f"{CANARY}.jsonl").mkdir(parents=True)  # not a file
+    push(place, "job-1", exportId=CANARY, tasks=None)
+    ran = serve(place, "--manifests", "lists", "--log-format", style)
+    assert "IsADirectoryError" in ran.err
+    assert "Traceback" not in ran.err
+
+
 def test_sigterm_gives_the_job_back_and_the_next_service_finishes_it(place: ExportCli) -> None:
     """No attempt is counted, and no finished file is fetched again (JB-16, JB-27)."""
     place.serve("a.txt", slow=("slow",))
