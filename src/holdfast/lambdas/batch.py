@@ -101,7 +101,9 @@ def sqs_batch(
         events=events,
         **settings,
     )
-    options = BatchOptions(handler, concurrency, reserve_seconds, timeout_seconds, clock, on_error)
+    options = BatchOptions(
+        handler, concurrency, reserve_seconds, timeout_seconds, clock, on_error
+    )
     return _BatchEntryPoint(queue, open_source, options)
 
 

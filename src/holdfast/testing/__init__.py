@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock as ManualClock
     from holdfast.testing.clock import SkippingClock as SkippingClock
     from holdfast.testing.handlers import FakeContext as FakeContext
+    from holdfast.testing.handlers import arun_once as arun_once
     from holdfast.testing.handlers import run_once as run_once
     from holdfast.testing.memory_conversations import MemoryConversations as MemoryConversations
     from holdfast.testing.memory_jobs import MemoryJobs as MemoryJobs
@@ -25,7 +26,7 @@ __all__, __getattr__ = lazy_exports(
     __name__,
     {
         "testing.clock": "ManualClock SkippingClock",
-        "testing.handlers": "FakeContext run_once",
+        "testing.handlers": "FakeContext arun_once run_once",
         "testing.memory_conversations": "MemoryConversations",
         "testing.memory_jobs": "MemoryJobs",
         "testing.memory_queue": "MemoryQueue MemoryQueueFactory",

@@ -1,15 +1,22 @@
 """Call a handler in a test as a worker would, without a queue and without threads."""
 
+import asyncio
+import inspect
 import json
 from threading import Event
 from typing import Any
 
-from holdfast.core.errors import MalformedMessage
+from holdfast.core.errors import ConfigError, MalformedMessage
 from holdfast.core.lease.lease import Lease
 from holdfast.core.queue.message import AnyMessage, MessageCodec, QueueMessage, attach_lease
 from holdfast.core.worker.context import Context
-from holdfast.core.worker.handler import Handler
-from holdfast.core.worker.outcome import Outcome
+from holdfast.core.worker.handler import (
+    Handler,
+    bind_handler,
+    check_message_type,
+    inspect_handler,
+)
+from holdfast.core.worker.outcome import Outcome, Retry, retry_after_error, to_outcome
 from holdfast.core.worker.runner import DirectExecutor
 from holdfast.testing.clock import ManualClock
 
@@ -20,8 +27,9 @@ class FakeContext(Context):
     """A context without a queue, which records what the handler reports.
 
     `checkpoint` is what an earlier attempt saved. The lease is not renewed, and its time is
-    `clock`, which the test moves. Set `stopping` for a worker that drains, and call `lose` for
-    a lease that another worker has taken over.
+    `clock`, which the test moves. `max_seconds` is when a queue such as SQS stops extending
+    it. Set `stopping` for a worker that drains, and call `lose` for a lease that another
+    worker has taken over.
     """
 
     def __init__(
@@ -31,8 +39,10 @@ class FakeContext(Context):
         attempt: int = 1,
         checkpoint: Any = None,
         lease_seconds: float = 60.0,
+        max_seconds: float | None = None,
     ) -> None:
         self.clock = ManualClock()
+        claimed_at = self.clock.monotonic()
         self.beats = 0
         """How often the handler called `beat`."""
         self._store = _Checkpoints(checkpoint)
@@ -43,8 +53,9 @@ class FakeContext(Context):
             attempt=attempt,
             # A first claim has no checkpoint, so a checkpoint needs a second one.
             fence=attempt if checkpoint is None else max(2, attempt),
-            claimed_at=self.clock.monotonic(),
+            claimed_at=claimed_at,
             seconds=lease_seconds,
+            cap_at=None if max_seconds is None else claimed_at + max_seconds,
         )
         super().__init__(
             self._store, AnyMessage(id=message_id), self.lease, Event(), self.clock
@@ -85,20 +96,58 @@ class _Checkpoints:
 def run_once(
     handler: Handler, message: QueueMessage, ctx: FakeContext | None = None
 ) -> Outcome:
-    """Call the handler once, and return its outcome as a worker would settle it.
+    """Call the handler once, and return its outcome as a worker would map it.
 
     An exception of the handler is a Retry that has it as its `exception`. The handler gets a
     copy of the message that was written as JSON and read again, as from a queue. An `async`
-    handler runs on an event loop of its own. Raises ConfigError if the handler does not take
-    (message, ctx) or (message), and MalformedMessage or MessageTooLarge if no queue could
-    store the message.
+    handler runs on an event loop of its own, so async tests need `arun_once`. Raises
+    ConfigError if no worker would take the handler, and MalformedMessage or MessageTooLarge
+    if no queue could store the message.
     """
-    context = ctx or FakeContext(message.id)
+    context, received = _deliver(handler, message, ctx)
+    if inspect_handler(handler).is_async and _is_loop_running():
+        raise ConfigError("run_once in a running event loop: use `await arun_once(…)`")
+    executor: DirectExecutor[QueueMessage] = DirectExecutor(handler, lambda *_: context)
+    try:
+        outcome = executor.execute(received, context.lease)
+    finally:
+        executor.close()
+    if isinstance(outcome, Retry) and isinstance(outcome.exception, KeyboardInterrupt):
+        raise outcome.exception  # Ctrl-C ends the tests, although a worker would go on
+    return outcome
+
+
+async def arun_once(
+    handler: Handler, message: QueueMessage, ctx: FakeContext | None = None
+) -> Outcome:
+    """Call an `async` handler on the running event loop, as `run_once` does elsewhere."""
+    context, received = _deliver(handler, message, ctx)
+    call = bind_handler(handler)
+    try:
+        result: Any = call(received, context)
+        return to_outcome(await result if inspect.isawaitable(result) else result)
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise  # the test is to end
+    except BaseException as error:
+        return retry_after_error(error)
+
+
+def _deliver(
+    handler: Handler, message: QueueMessage, ctx: FakeContext | None
+) -> tuple[FakeContext, QueueMessage]:
+    """Return the context of the attempt and the message that a queue would deliver."""
+    check_message_type(handler, type(message))
+    context = ctx or FakeContext()
+    context.message_id = context.lease.message_id = message.id
     codec = MessageCodec(type(message))
     received = codec.decode(codec.encode(message))
     attach_lease(received, context.lease)
-    executor: DirectExecutor[QueueMessage] = DirectExecutor(handler, lambda *_: context)
+    return context, received
+
+
+def _is_loop_running() -> bool:
     try:
-        return executor.execute(received, context.lease)
-    finally:
-        executor.close()
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

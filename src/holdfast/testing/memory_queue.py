@@ -48,6 +48,7 @@ from holdfast.testing.memory_tasks import (
 # Long enough that older workers do not spin on a newer message, short enough that it does
 # not wait for a newer worker that has started.
 NEWER_SCHEMA_SECONDS = 1.0
+_NEW_CLAIM_CHECK_SECONDS = 0.001
 TAKEN_AWAY = "it was taken over or cancelled"
 
 
@@ -126,9 +127,9 @@ class MemoryQueue(QueueManager[M]):
     def _claim(self, limit: int) -> list[M]:
         claimed: list[M] = []
         while len(claimed) < limit:
-            claimed_at = self.clock.monotonic()
-            if (task := self._claim_next()) is None:
+            if (claim := self._claim_next()) is None:
                 break
+            task, claimed_at = claim
             lease = self._make_lease(task, claimed_at)
             if (message := self._decode(task, lease)) is not None:
                 attach_lease(message, lease)
@@ -138,18 +139,34 @@ class MemoryQueue(QueueManager[M]):
     def _wait_for_message(self, stop: Event, seconds: float) -> bool:
         clock = self._table.clock
         if isinstance(clock, SkippingClock):
-            with self._table.lock:
-                claim_at = self._table.find_next_claim()
-            if claim_at is not None:
-                clock.skip_to(claim_at)
+            while (skipped := self._try_skip(clock)) is None:
+                if clock.wait(stop, _NEW_CLAIM_CHECK_SECONDS):
+                    return True
+            if skipped:
                 return stop.is_set()
         return super()._wait_for_message(stop, seconds)
 
-    def _claim_next(self) -> MemoryTask | None:
-        """Claim the next task, and dead-letter tasks that have no attempts left."""
+    def _try_skip(self, clock: SkippingClock) -> bool | None:
+        """Skip to the next claim if there is one, or return None if it is too early for that.
+
+        After a claim it is too early, or the message could be taken from its worker.
+        """
+        with self._table.lock:  # so that no message is claimed before the clock has skipped
+            if self._table.has_new_claim():
+                return None
+            if (claim_at := self._table.find_next_claim()) is None:
+                return False
+            clock.skip_to(claim_at)
+            return True
+
+    def _claim_next(self) -> tuple[MemoryTask, float] | None:
+        """Claim the next task, and return it with this worker's time before the claim.
+
+        Tasks that have no attempts left are dead-lettered.
+        """
         while True:
             with self._table.lock:
-                now = self._now()
+                claimed_at, now = self.clock.monotonic(), self._now()
                 before = self._table.pop_claimable(now)
                 if before is None:
                     return None
@@ -158,7 +175,7 @@ class MemoryQueue(QueueManager[M]):
             # Outside the lock, because a subscriber may call the queue.
             self._emit_claim_event(before, after)
             if isinstance(after.state, LeasedState):
-                return after
+                return after, claimed_at
 
     def _claim_task(self, task: MemoryTask, now: float) -> MemoryTask:
         if isinstance(task.state, LeasedState):

@@ -29,7 +29,7 @@ from holdfast.core.queue.manager import (
     QueueStats,
 )
 
-# The time between a claim and the moment when a keeper holds the lease, at most.
+# After a claim, a worker passes the lease to its keeper within this time.
 _HAND_OVER_SECONDS = 0.25
 
 
@@ -222,21 +222,23 @@ class TaskTable:
         """Return when the next task can be claimed, or None if no task ever can.
 
         While a keeper renews a lease, its message is being worked on, so the answer is None.
-        It is None for a moment after each claim, too, because a worker that just claimed a
-        message has not passed it to its keeper yet.
         """
         if any(lease.live and lease.is_watched for lease in self.leases):
-            return None
-        if any(self._is_just_claimed(key) for _, _, key in self._leased):
             return None
         heaps = (self._waiting, self._leased)
         return min((heap[0][0] for heap in heaps if self._peek(heap)), default=None)
 
-    def _is_just_claimed(self, key: str) -> bool:
-        task = self._tasks.get(key)
-        if task is None or not isinstance(task.state, LeasedState):
-            return False
-        return self.clock.monotonic() - task.state.since < _HAND_OVER_SECONDS
+    def has_new_claim(self) -> bool:
+        """Return whether a task was claimed just now, and no keeper renews its lease yet."""
+        since = self.clock.monotonic() - _HAND_OVER_SECONDS
+        watched = {(lease.handle, lease.fence) for lease in self.leases if lease.is_watched}
+        claimed = filter(None, (self._tasks.get(key) for _, _, key in self._leased))
+        return any(
+            isinstance(task.state, LeasedState)
+            and task.state.since > since
+            and (task.key, task.fence) not in watched
+            for task in claimed
+        )
 
     def _peek(self, heap: list[tuple[float, int, str]]) -> MemoryTask | None:
         """Return the first task of the heap, after removing outdated entries before it."""

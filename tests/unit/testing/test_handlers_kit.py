@@ -1,5 +1,9 @@
 """run_once, the fake context and the clock that skips waits."""
 
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from threading import Event
 from typing import Any
 
@@ -10,7 +14,7 @@ from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import ConfigError, LeaseLost, MalformedMessage
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.queue.message import get_lease
-from holdfast.testing import FakeContext, MemoryQueue, SkippingClock, run_once
+from holdfast.testing import FakeContext, MemoryQueue, SkippingClock, arun_once, run_once
 
 HOUR, DAY = 3600.0, 86_400.0
 
@@ -51,13 +55,77 @@ def test_a_coroutine_is_awaited() -> None:
     assert run_once(handle, Charge(amount=7)) == Retry(7)
 
 
+async def ask_for_a_retry(message: Charge, ctx: Context) -> Retry:
+    await asyncio.sleep(0)
+    return Retry(message.amount)
+
+
+def test_a_coroutine_runs_on_the_loop_of_an_async_test() -> None:
+    async def is_same_loop(message: Charge) -> Retry | None:
+        return None if asyncio.get_running_loop() is loop else Retry()
+
+    async def test() -> list[Any]:
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        handlers: list[Any] = [is_same_loop, ask_for_a_retry, lambda message: Reject("no")]
+        return [await arun_once(handler, Charge(amount=7)) for handler in handlers]
+
+    loop: asyncio.AbstractEventLoop | None = None
+    assert asyncio.run(test()) == [Done(), Retry(7), Reject("no")]
+
+
+def test_an_exception_of_a_coroutine_is_a_retry_that_has_it() -> None:
+    async def broken(message: Charge) -> None:
+        raise SystemExit("no such luck")
+
+    outcome = asyncio.run(arun_once(broken, Charge(amount=1)))
+    assert isinstance(outcome, Retry)
+    assert isinstance(outcome.exception, SystemExit)
+
+
+def test_an_async_test_that_is_cancelled_ends() -> None:
+    async def hang(message: Charge) -> None:
+        await asyncio.sleep(60)
+
+    async def test() -> None:
+        await asyncio.wait_for(arun_once(hang, Charge(amount=1)), 0.01)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(test())
+
+
+def test_run_once_in_a_running_loop_names_the_way_out() -> None:
+    async def test() -> None:
+        assert run_once(lambda message: None, Charge(amount=1)) == Done()
+        run_once(ask_for_a_retry, Charge(amount=7))
+
+    with pytest.raises(ConfigError, match=r"use `await arun_once"):
+        asyncio.run(test())
+
+
+def test_a_value_that_no_handler_may_return_is_a_rejection() -> None:
+    outcome = run_once(lambda message: 42, Charge(amount=1))  # type: ignore[arg-type, return-value]
+    assert isinstance(outcome, Reject)
+    assert "a value of type int" in outcome.reason
+
+
+def test_ctrl_c_ends_the_test() -> None:
+    def interrupted(message: Charge) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_once(interrupted, Charge(amount=1))
+
+
 def test_the_handler_gets_what_a_queue_would_deliver() -> None:
     got: list[Charge] = []
     message = Charge(id="m", amount=1, tags=("a",))
-    run_once(got.append, message, FakeContext("m", attempt=3))
+    ctx = FakeContext(attempt=3)
+    run_once(got.append, message, ctx)
     assert got[0] == message.model_copy(update={"attempts": 3})
     assert got[0] is not message
     assert got[0].lease.attempt == 3
+    assert ctx.message_id == "m"
 
 
 def test_a_message_that_no_queue_could_store_is_refused() -> None:
@@ -65,9 +133,20 @@ def test_a_message_that_no_queue_could_store_is_refused() -> None:
         run_once(lambda message: None, AnyMessage(stream=object()))
 
 
-def test_a_handler_that_no_worker_would_take_is_refused() -> None:
-    with pytest.raises(ConfigError, match="takes \\(message, ctx\\)"):
-        run_once(lambda: None, Charge(amount=1))
+def take_charge(message: Charge) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "problem"),
+    [(lambda: None, "takes \\(message, ctx\\)"), (take_charge, "takes Charge")],
+)
+def test_a_handler_that_no_worker_would_take_is_refused(
+    handler: Callable[..., None], problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        run_once(handler, AnyMessage())
+    with pytest.raises(ConfigError, match=problem):
+        asyncio.run(arun_once(handler, AnyMessage()))
 
 
 # -- the fake context
@@ -78,6 +157,10 @@ def test_a_fake_context_describes_the_attempt() -> None:
     assert (ctx.message_id, ctx.attempt, ctx.fence) == ("m", 4, 4)
     assert (ctx.seconds_left, ctx.checkpoint) == (30, None)
     assert not ctx.stopping.is_set()
+    assert ctx.max_seconds_left == inf
+    ctx = FakeContext(max_seconds=43_200)
+    ctx.clock.advance(43_000)
+    assert ctx.max_seconds_left == 200
 
 
 def test_a_checkpoint_of_an_earlier_attempt_can_be_given() -> None:
@@ -125,12 +208,15 @@ def queue(clock: SkippingClock) -> MemoryQueue[AnyMessage]:
 def test_the_clock_runs_in_real_time_and_can_be_advanced(clock: SkippingClock) -> None:
     before, wall = clock.monotonic(), clock.time()
     clock.advance(HOUR)
-    clock.sleep(HOUR)
+    clock.advance(HOUR)
     assert 2 * HOUR <= clock.monotonic() - before < 2 * HOUR + 60
     assert 2 * HOUR <= clock.time() - wall < 2 * HOUR + 60
     clock.skip_to(before)  # it never goes back
     assert clock.monotonic() >= before + 2 * HOUR
     assert clock.wait(Event(), 0.001) is False
+    real_before = SYSTEM_CLOCK.monotonic()
+    clock.sleep(0.05)  # a worker waits like this for processes to end
+    assert SYSTEM_CLOCK.monotonic() - real_before >= 0.05
     with pytest.raises(ValueError, match="cannot move by -1"):
         clock.advance(-1)
 
@@ -167,6 +253,21 @@ def test_time_is_not_skipped_while_a_message_is_worked_on(
     assert clock.monotonic() - before < HOUR
     queue.ack(message)
     assert [later.id for later in queue.poll(wait_seconds=0.05)] == ["later"]
+
+
+def test_time_is_not_skipped_between_a_claim_and_its_renewal(
+    queue: MemoryQueue[AnyMessage], clock: SkippingClock
+) -> None:
+    """Otherwise another worker could take a message from one that has just claimed it."""
+    before = clock.monotonic()
+    queue.push(AnyMessage())
+    [message] = queue.poll()
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(queue.poll, wait_seconds=0.1)
+        SYSTEM_CLOCK.sleep(0.05)  # a worker needs less than a thousandth of it
+        LeaseKeeper(clock).hold(get_lease(message))
+        assert other.result() == []
+    assert clock.monotonic() - before < queue.lease_seconds
 
 
 def test_a_poll_without_messages_waits_in_real_time(

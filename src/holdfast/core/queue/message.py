@@ -45,7 +45,10 @@ class QueueMessage(BaseModel):
 
     # JSON has neither NaN nor infinity. Written as text, a float field reads them back.
     # An unknown field is refused, because a misspelt one would be lost without notice.
-    model_config = ConfigDict(ser_json_inf_nan="strings", extra="forbid")
+    # Errors do not quote values, because that of a handler is logged with its traceback.
+    model_config = ConfigDict(
+        ser_json_inf_nan="strings", extra="forbid", hide_input_in_errors=True
+    )
 
     upgraders: ClassVar[Mapping[int, Upgrader]] = {}
 

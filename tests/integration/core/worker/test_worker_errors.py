@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,9 @@ def test_an_exception_of_a_child_process_has_a_representative(
     assert isinstance(error, AttemptFailed)
     assert str(error) == "ValueError: from a child"
     [traceback] = error.__notes__
+    assert traceback == error.detail
     assert "in raise_error" in traceback
+    assert "core/worker" not in traceback
 
 
 def test_a_child_process_that_dies_is_an_error(failures: list[Failure], tmp_path: Path) -> None:
@@ -82,6 +85,32 @@ def test_a_child_process_that_dies_is_an_error(failures: list[Failure], tmp_path
     assert isinstance(error, AttemptFailed)
     assert str(error) == "the worker process died (exit code 3)"
     assert isinstance(event, Retried)
+
+
+def test_a_child_process_that_stalls_shows_where_and_no_frame_of_holdfast(
+    failures: list[Failure], tmp_path: Path
+) -> None:
+    queue = TestQueue(max_attempts=1)
+    queue.push_ids("m")
+    worker = Worker(
+        queue,
+        sleep_long,
+        isolation="process",
+        stall_seconds=0.5,
+        kill_grace_seconds=0.2,
+        on_error=lambda error, event: failures.append((error, event)),
+    )
+    run_until_empty(worker)
+    [(error, _)] = failures
+    assert isinstance(error, AttemptFailed)
+    assert str(error) == "stalled: no beat for 0.5 s"
+    heading, *frames = str(error.detail).splitlines()
+    assert heading.endswith("(most recent call first):")
+    assert [frame.rpartition(" ")[2] for frame in frames] == ["sleep_long"]
+
+
+def sleep_long(message: Any) -> None:
+    time.sleep(60)
 
 
 def test_a_retry_that_the_handler_asks_for_is_not_an_error(failures: list[Failure]) -> None:

@@ -2,12 +2,14 @@
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Timer
 from typing import Any
 
 import pytest
 
 from holdfast import AnyMessage, Backoff, Context, Retry, Worker
-from holdfast.core.events import Events, MessageLeaseLost
+from holdfast.core.events import Events, MessageLeaseLost, TakenOver
 from holdfast.testing import MemoryQueueFactory, SkippingClock
 from support.workers.running import Seen, run_until_empty
 
@@ -39,6 +41,59 @@ def test_retries_take_no_real_time(
     report = run_until_empty(worker)
     assert (report.completed, report.retried, report.abandoned) == (5, 10, 0)
     assert time.monotonic() - started_at < MAX_REAL_SECONDS
+
+
+def test_two_workers_share_a_queue(memory_queue: MemoryQueueFactory) -> None:
+    seen = Seen()
+    queue = memory_queue(events=Events(seen))
+    for number in range(20):
+        queue.push(AnyMessage(), delay_seconds=100.0 * number)
+    workers = [Worker(queue, retry_twice), Worker(queue, retry_twice_later, isolation="async")]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run_until_empty, workers))
+    assert queue.stats().completed == 20
+    assert seen.of(MessageLeaseLost) == seen.of(TakenOver) == []
+
+
+def test_a_cancelled_message_is_not_waited_for(memory_queue: MemoryQueueFactory) -> None:
+    queue = memory_queue(lease_seconds=DAY)
+    queue.push(AnyMessage(id="m"))
+    started_at = time.monotonic()
+    report = run_until_empty(Worker(queue, lambda message: queue.cancel("m") and None))
+    assert report.abandoned == 1
+    assert time.monotonic() - started_at < MAX_REAL_SECONDS
+
+
+def test_coroutines_are_given_back_at_once(memory_queue: MemoryQueueFactory) -> None:
+    """Stopping waits in real time, although the clock skips waits for messages."""
+
+    async def hang(message: AnyMessage) -> None:
+        Timer(0, worker.stop_now).start()
+        await asyncio.sleep(60)
+
+    queue = memory_queue()
+    queue.push(AnyMessage())
+    worker = Worker(queue, hang, isolation="async")
+    assert worker.run().given_back == 1
+
+
+def sleep_long(message: AnyMessage) -> None:
+    time.sleep(60)
+
+
+def test_a_process_that_stalls_is_killed(memory_queue: MemoryQueueFactory) -> None:
+    queue = memory_queue(max_attempts=2, backoff=Backoff(first_seconds=HOUR))
+    queue.push(AnyMessage())
+    report = run_until_empty(
+        Worker(
+            queue,
+            sleep_long,
+            isolation="process",
+            stall_seconds=0.5,
+            kill_grace_seconds=0.2,
+        )
+    )
+    assert (report.retried, report.dead_lettered, report.abandoned) == (1, 1, 0)
 
 
 def test_the_backoff_takes_no_real_time(memory_queue: MemoryQueueFactory) -> None:

@@ -79,6 +79,16 @@ def attach_new_lease(message: QueueMessage, attempt: int = 3) -> Lease:
 
 
 @pytest.mark.requirement("R001-015")
+def test_an_error_quotes_no_value_of_a_message() -> None:
+    class Charge(QueueMessage):
+        amount: int
+
+    with pytest.raises(ValidationError) as raised:
+        Charge(amount="canary")  # type: ignore[arg-type]
+    assert "amount" in str(raised.value)
+    assert "canary" not in str(raised.value)
+
+
 def test_a_new_message_has_an_id_of_its_own_and_no_attempts() -> None:
     first, second = Parcel(weight=1), Parcel(weight=1)
     assert first.id != second.id
