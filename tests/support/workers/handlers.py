@@ -31,6 +31,12 @@ def only_message(message: Any) -> None:
     note(message, f"alone {message.id}")
 
 
+def deliver(message: Any) -> None:
+    """Write the payload of the message, which no annotation names."""
+    parcel = message.payload
+    Path(parcel.note).write_text(f"{type(parcel).__name__} {message.id} {parcel.weight}")
+
+
 async def coroutine(message: Any, ctx: Context) -> Any:
     await asyncio.sleep(0.01)
     note(message, f"awaited {message.id}")
