@@ -5,10 +5,10 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
-from threading import Event
+from threading import Event, get_ident
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from holdfast import (
     open_queue,
 )
 from holdfast.core.queue.aio import MAX_CALLS, MAX_POLLS
-from holdfast.testing import MemoryQueue
+from holdfast.testing import ManualClock, MemoryQueue
 from support.waiting import TEST_TIMEOUT_SECONDS
 
 Queue = QueueManager[AnyMessage]
@@ -52,6 +52,18 @@ class SlowQueue(MemoryQueue[AnyMessage]):
         self.claiming.set()
         assert self.go_on.wait(TEST_TIMEOUT_SECONDS)
         return super()._claim(limit)
+
+
+class ThreadClock(ManualClock):
+    """A clock that notes the threads that read it. Every call of a queue reads its clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: set[int] = set()
+
+    def monotonic(self) -> float:
+        self.threads.add(get_ident())
+        return super().monotonic()
 
 
 @contextmanager
@@ -98,6 +110,32 @@ def test_every_call_has_an_async_form(queue: Queue) -> None:
     asyncio.run(use())
     counts = queue.stats()
     assert (counts.completed, counts.delayed, counts.ready, counts.failed) == (3, 1, 1, 1)
+
+
+def test_no_call_runs_in_the_thread_of_the_event_loop() -> None:
+    clock = ThreadClock()
+    queue = MemoryQueue(clock=clock)
+
+    async def call(function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        clock.threads.clear()
+        result = await function(*args)
+        assert clock.threads, function
+        assert get_ident() not in clock.threads, function
+        return result
+
+    async def use() -> None:
+        aio = queue.aio
+        await call(aio.push, AnyMessage())
+        await call(aio.push_many, [AnyMessage() for _ in range(4)])
+        messages = await call(aio.poll, 5)
+        await call(aio.extend, messages[0], 30)
+        await call(aio.ack, messages[0])
+        await call(aio.ack_many, messages[1:2])
+        await call(aio.nack, messages[2])
+        await call(aio.release, messages[3])
+        await call(aio.dead_letter, messages[4], "no use")
+
+    asyncio.run(use())
 
 
 def test_errors_are_those_of_the_queue(queue: Queue) -> None:
