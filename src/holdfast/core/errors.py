@@ -27,13 +27,10 @@ class MalformedMessage(HoldfastError):
 
 
 class NewerSchema(HoldfastError):
-    """The message was written by newer code than this."""
+    """The message was written by newer code than this, so it waits for newer workers."""
 
-    def __init__(self, version: int, current: int, message_id: str | None) -> None:
-        super().__init__(
-            f"schema_version {version} is newer than this code's {current}: run newer "
-            "workers; the message waits"
-        )
+    def __init__(self, problem: str, version: int, message_id: str | None) -> None:
+        super().__init__(f"{problem}: run newer workers; the message waits")
         self.version = version
         self.message_id = message_id
 

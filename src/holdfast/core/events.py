@@ -208,7 +208,7 @@ class TakenOver(MessageEvent, level=WARNING):
 
 
 class SchemaTooNew(MessageEvent, level=WARNING):
-    """The message was written by newer code and was left for newer workers."""
+    """The message has a newer version or unknown fields, and was left for newer workers."""
 
     version: int
 

@@ -187,7 +187,7 @@ class QueueManager(ABC, Generic[M]):
         Returns at once if a message is available. Otherwise it waits up to `wait_seconds`,
         or until `stop` is set. Each message returned is leased to the caller for
         `lease_seconds`. One bad message does not affect the others: a malformed message is
-        dead-lettered, and one with a newer schema is given back uncharged.
+        dead-lettered, and one of a newer version of its model is given back uncharged.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be 1 or more, not {batch_size}")

@@ -25,6 +25,9 @@ MAX_BYTES = 1024 * 1024
 MAX_ID_LENGTH = 512
 _MAX_NAME_SHOWN = 64  # characters of an unknown field's name
 _UNKNOWN_FIELD = "extra_forbidden"  # pydantic's name of this error
+# How long a message with unknown fields waits for newer workers. Long enough for a rollout,
+# short enough that a misspelt field is noticed on the same day.
+UNKNOWN_FIELD_WAIT_SECONDS = 3600.0
 
 Upgrader = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -40,7 +43,8 @@ class QueueMessage(BaseModel):
     The default of `schema_version` is the version that this code writes and understands.
     `upgraders[v]` converts the plain data of version v to version v + 1. `poll` sets
     `attempts` to the number of this delivery, from 1, and attaches the `lease`. A field that
-    the model does not have is refused, here and in `poll`.
+    the model does not have is refused. A polled message with one waits up to an hour for
+    workers that know the field, and is a dead letter after that.
     """
 
     # JSON has neither NaN nor infinity. Written as text, a float field reads them back.
@@ -216,9 +220,13 @@ class MessageCodec(Generic[M]):
                 f"schema_version is a {type(version).__name__}, not a whole number"
             )
         if version > self._version:
-            raise NewerSchema(version, self._version, _find_id(data))
+            problem = f"schema_version {version} is newer than this code's {self._version}"
+            raise NewerSchema(problem, version, _find_id(data))
         if version == self._version and error is not None:
-            raise MalformedMessage(_describe_first_problem(self.model, error)) from None
+            problem = _describe_first_problem(self.model, error)
+            if _has_only_unknown_fields(error) and _is_recent(data):
+                raise NewerSchema(problem, version, _find_id(data)) from None
+            raise MalformedMessage(problem) from None
         return self._upgrade(data, version)
 
     def _upgrade(self, data: dict[str, Any], version: int) -> M:
@@ -287,6 +295,29 @@ def _find_id(data: dict[str, Any]) -> str | None:
         return None
     is_text = not any("\ud800" <= letter <= "\udfff" for letter in message_id)
     return message_id if is_text else None
+
+
+def _has_only_unknown_fields(error: Exception) -> bool:
+    return isinstance(error, ValidationError) and all(
+        detail["type"] == _UNKNOWN_FIELD
+        for detail in error.errors(include_input=False, include_url=False)
+    )
+
+
+def _is_recent(data: dict[str, Any]) -> bool:
+    """Return whether our code wrote the message a short time ago.
+
+    A message without `created_at` was not written by a QueueMessage, so no newer model of
+    one can be the reason for its unknown fields.
+    """
+    if "created_at" not in data:
+        return False
+    try:
+        created_at = QueueMessage(created_at=data["created_at"]).created_at.timestamp()
+    except (ValueError, OverflowError):
+        return False
+    # The difference may be negative, because the clocks of two machines differ.
+    return abs(utc_now().timestamp() - created_at) < UNKNOWN_FIELD_WAIT_SECONDS
 
 
 def _describe_first_problem(model: type[BaseModel], error: Exception) -> str:

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 import pytest
@@ -400,7 +400,7 @@ def test_an_upgrader_need_not_remove_what_the_new_version_does_not_have() -> Non
     assert message.model_dump().keys() == {*QueueMessage.model_fields, "weight"}
 
 
-def test_an_unknown_field_of_the_current_version_is_refused_after_an_upgrade_too() -> None:
+def test_a_bad_field_is_reported_after_an_upgrade_although_unknown_fields_are_dropped() -> None:
     model = make_model(2, v1=lambda data: {**data, "weight": "heavy"})
     with pytest.raises(MalformedMessage, match="not a valid Versioned: weight: "):
         MessageCodec(model).decode(b'{"id": "a", "note": "x"}')
@@ -457,3 +457,50 @@ def test_an_upgrader_that_makes_no_valid_message_makes_it_malformed() -> None:
 def test_a_newer_version_is_recognised_whatever_its_other_fields(body: bytes) -> None:
     with pytest.raises(NewerSchema, match="newer than this code's 1: run newer workers"):
         MessageCodec(Parcel).decode(body)
+
+
+# -- unknown fields
+
+
+def encode_at(created_at: str, **fields: Any) -> bytes:
+    return json.dumps({"id": "a", "weight": 1, "created_at": created_at, **fields}).encode()
+
+
+def format_now(**offset: float) -> str:
+    return (datetime.now(UTC) + timedelta(**offset)).isoformat()
+
+
+@pytest.mark.parametrize("offset", [{}, {"minutes": -59}, {"minutes": 5}])
+def test_a_recent_message_with_an_unknown_field_waits_for_newer_code(
+    offset: dict[str, float],
+) -> None:
+    body = encode_at(format_now(**offset), colour="red")
+    with pytest.raises(
+        NewerSchema, match=r"^not a valid Parcel: 'colour': unknown field: run newer workers"
+    ) as e:
+        MessageCodec(Parcel).decode(body)
+    assert (e.value.version, e.value.message_id) == (1, "a")
+
+
+@pytest.mark.parametrize(
+    "created_at",
+    [format_now(minutes=-61), format_now(minutes=61), "0001-01-01T00:00:00", "soon"],
+)
+def test_an_unknown_field_does_not_wait_for_ever(created_at: str) -> None:
+    with pytest.raises(MalformedMessage, match="not a valid Parcel: "):
+        MessageCodec(Parcel).decode(encode_at(created_at, colour="red"))
+
+
+def test_a_message_with_another_problem_does_not_wait() -> None:
+    body = encode_at(format_now(), weight="heavy", colour="red")
+    with pytest.raises(MalformedMessage, match=r"weight: .* \(and 1 more\)"):
+        MessageCodec(Parcel).decode(body)
+
+
+def test_an_unknown_field_of_a_strict_payload_waits_too() -> None:
+    class Strict(Address):
+        model_config = ConfigDict(extra="forbid")
+
+    body = json.dumps({"created_at": format_now(), "payload": {"street": "x", "city": "y"}})
+    with pytest.raises(NewerSchema, match=r"'payload.city': unknown field"):
+        MessageCodec(Message[Strict]).decode(body.encode())

@@ -27,6 +27,12 @@ class OrderV1(QueueMessage):
     name: str
 
 
+class OrderWithNote(OrderV1):
+    """An order whose model has one more field, at the same version."""
+
+    note: str = ""
+
+
 class OrderV3(QueueMessage):
     """An order of version 3, which upgrades older ones."""
 
@@ -96,6 +102,17 @@ class SchemaPromises:
         assert get_fence(order) >= 2
         newer.ack(order)
         assert newer.stats().failed == 0
+
+    def test_a_field_that_only_newer_code_knows_waits_for_it(
+        self, make_queue: MakeQueue, clock: ManualClock
+    ) -> None:
+        newer = make_queue(model=OrderWithNote)
+        newer.push(OrderWithNote(id="a", name="Ada", note="by post"))
+        older = make_queue(model=OrderV1)
+        assert older.poll() == []
+        assert older.stats().failed == 0
+        clock.advance(MUCH_LATER)
+        assert (poll_one(newer).note, newer.stats().failed) == ("by post", 0)
 
     def test_a_newer_message_is_left_as_it_is(
         self, make_queue: MakeQueue, clock: ManualClock
