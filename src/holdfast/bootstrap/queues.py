@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from holdfast.config.queue import QueueOptions, QueueSettings, SqsSettings
 from holdfast.config.reading import read_settings
-from holdfast.config.variables import QUEUE_VARIABLE
+from holdfast.config.variables import QUEUE_VARIABLE, find_misspelt
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
@@ -131,9 +131,8 @@ def resolve_queue_url(url: QueueUrl | None, env: Mapping[str, str]) -> str:
         return os.fspath(url)
     if variable := env.get(QUEUE_VARIABLE):
         return variable
-    raise ConfigError(
-        f"no queue is given: pass its URL, such as 'sqlite:work.db', or set {QUEUE_VARIABLE}"
-    )
+    hint = f"pass its URL, such as 'sqlite:work.db', or set {QUEUE_VARIABLE}"
+    raise ConfigError(f"no queue is given: {'; '.join([hint, *find_misspelt(env)])}")
 
 
 def _without(settings: QueueSettings, *names: str) -> dict[str, Any]:

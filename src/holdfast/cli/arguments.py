@@ -13,7 +13,7 @@ import typer
 from holdfast.cli.console import info
 from holdfast.cli.errors import UsageError
 from holdfast.cli.formatting import parse_duration
-from holdfast.config.variables import QUEUE_VARIABLE
+from holdfast.config.variables import QUEUE_VARIABLE, find_misspelt
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.urls import QUEUES, find_store_file, parse_url
 
@@ -87,10 +87,8 @@ def resolve_queue(given: str | None = None) -> str:
     """Return the given queue, or else the variable's. Raises UsageError if there is none."""
     if queue := given or os.environ.get(QUEUE_VARIABLE, ""):
         return queue
-    raise UsageError(
-        "no queue is given: name it first, as in `holdfast status enrich`, "
-        f"or set {QUEUE_VARIABLE}"
-    )
+    hints = [f"name it first, as in `holdfast status enrich`, or set {QUEUE_VARIABLE}"]
+    raise UsageError("no queue is given: " + "; ".join(hints + find_misspelt(os.environ)))
 
 
 def parse_choice(

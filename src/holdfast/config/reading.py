@@ -5,7 +5,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from holdfast.config.variables import find_misspelt
+from holdfast.config.variables import warn_of_misspelt
 from holdfast.core.errors import ConfigError
 
 
@@ -40,8 +40,9 @@ def read_settings(
     """Return the settings of one kind from the environment, a URL's query and the caller.
 
     `given` wins over `query`, and `query` over `env`. Raises ConfigError with every problem,
-    each with the name that the user wrote. A misspelt variable of any kind is a problem.
+    each with the name that the user wrote. A misspelt variable of any kind is logged.
     """
+    warn_of_misspelt(env)
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for name in kind.model_fields:
@@ -58,7 +59,7 @@ def read_settings(
     contradictions = [
         text for text in settings.find_contradictions() if not any(name in text for name in bad)
     ]
-    if texts := [*problems.values(), *contradictions, *find_misspelt(env)]:
+    if texts := [*problems.values(), *contradictions]:
         raise ConfigError("; ".join(texts))
     return settings
 

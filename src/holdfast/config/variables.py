@@ -1,6 +1,8 @@
 """All environment variables of Holdfast, to tell a misspelt one from a foreign one."""
 
+import logging
 from collections.abc import Iterable
+from functools import cache
 
 QUEUE_VARIABLE = "HOLDFAST_QUEUE"
 PREFIX = "HOLDFAST_"
@@ -8,22 +10,40 @@ PREFIX = "HOLDFAST_"
 _OTHERS = (QUEUE_VARIABLE, "HOLDFAST_JOBS", "HOLDFAST_DEBUG")
 _SIMILARITY = 0.85  # above that of CHAOS_SECONDS and TASK_SECONDS, which is 0.80
 
+_log = logging.getLogger("holdfast")
+
+
+def warn_of_misspelt(names: Iterable[str]) -> None:
+    """Log each variable whose name is nearly one of Holdfast's, once in a process.
+
+    It is only a warning, because the variable may belong to the application or to another
+    release of Holdfast. Neither must keep a worker or a Lambda function from starting.
+    """
+    for problem in find_misspelt(names):
+        warn_once(problem)
+
+
+@cache
+def warn_once(problem: str) -> None:
+    _log.warning("%s", problem)
+
 
 def find_misspelt(names: Iterable[str]) -> list[str]:
-    """Return the problem of each variable whose name is nearly one of Holdfast's.
+    """Return a line for each variable whose name is nearly one of Holdfast's.
 
-    A name that resembles none is not a problem, because an application may have its own
+    A name that resembles none is not reported, because an application may have its own
     variables with our prefix, such as the secrets of conversations.
     """
     unknown = [name for name in names if name.startswith(PREFIX) and name not in _OTHERS]
     known = _find_known() if unknown else frozenset()
     return [
-        f"{name} is not a setting; did you mean {' or '.join(similar)}?"
+        f"{name} is not a setting and has no effect; did you mean {' or '.join(similar)}?"
         for name in unknown
         if name not in known and (similar := _find_similar(name, known))
     ]
 
 
+@cache
 def _find_known() -> frozenset[str]:
     # Most processes read one kind of settings, so the others are imported only here.
     from holdfast.config.chat import ChatSettings
@@ -37,11 +57,18 @@ def _find_known() -> frozenset[str]:
 
 
 def _find_similar(variable: str, known: frozenset[str]) -> list[str]:
-    """Return the known names that have these words among theirs, or nearly these letters."""
+    """Return up to three known names that begin or end like this one, or are spelt alike.
+
+    A single word at the end, such as URL or SECRET, is too common to mean a setting.
+    """
     from difflib import get_close_matches  # only for this message
 
     name = variable.removeprefix(PREFIX)
     others = {other.removeprefix(PREFIX): other for other in sorted(known)}
-    similar = [other for other in others if f"_{name}_" in f"_{other}_"]
+    similar = [
+        other
+        for other in others
+        if other.startswith(f"{name}_") or ("_" in name and other.endswith(f"_{name}"))
+    ]
     similar = similar or get_close_matches(name, others, n=3, cutoff=_SIMILARITY)
     return [others[other] for other in similar[:3]]

@@ -190,6 +190,11 @@ def test_no_url_and_no_variable_is_an_error_that_names_the_variable(
         open_queue(env=env)
 
 
+def test_a_misspelt_variable_is_named_if_no_queue_is_given() -> None:
+    with pytest.raises(ConfigError, match=r"HOLDFAST_QEUE is .*did you mean HOLDFAST_QUEUE\?$"):
+        open_queue(env={"HOLDFAST_QEUE": "x"})
+
+
 def test_opening_without_creating_reports_the_missing_queue(tmp_path: Path) -> None:
     with pytest.raises(QueueUnavailable, match="push to it first"):
         open_queue(tmp_path / "acme" / "enrich", create=False, env={})
