@@ -13,7 +13,11 @@ OnNack = Literal["backoff", "now", "leave"]
 
 
 def _parse_backoff(value: object) -> object:
-    return Backoff.parse(value) if isinstance(value, str) else value
+    if isinstance(value, Backoff):
+        return value
+    if isinstance(value, str):
+        return Backoff.parse(value)
+    raise ValueError("write it as '5s,x2,max 10m', or pass a Backoff")
 
 
 class QueueSettings(Settings):

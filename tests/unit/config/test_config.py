@@ -183,6 +183,12 @@ def test_a_backoff_that_cannot_be_meant_is_refused(text: str, problem: str) -> N
         read_settings(QueueSettings, {"HOLDFAST_BACKOFF": text})
 
 
+@pytest.mark.parametrize("value", [5, None, {"first_seconds": 5}])
+def test_a_backoff_in_python_is_a_text_or_a_backoff(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^backoff=.*: write it as .*, or pass a Backoff$"):
+        read_settings(QueueSettings, {}, {}, {"backoff": value})
+
+
 # -- exports
 
 
