@@ -132,9 +132,7 @@ def test_a_misspelt_variable_is_a_warning_with_the_right_name(
 ) -> None:
     for _ in range(2):  # it may be another program's, so the settings are read all the same
         assert read_settings(QueueSettings, {name: "secret"}) == QueueSettings()
-    assert warnings() == [
-        f"{name} is not a setting and has no effect; did you mean {meant}?"
-    ]
+    assert warnings() == [f"{name} is not a setting and has no effect; did you mean {meant}?"]
 
 
 def test_the_typed_keywords_are_the_settings() -> None:
