@@ -10,14 +10,16 @@ from support.paths import ROOT
 from support.readme import FileStep, ShellStep
 
 _UV = Path(sys.executable).with_name("uv")
+_CLONE = "./holdfast"  # in the README
 _MAX_RUN_SECONDS = 120.0
 
 
 class FreshEnvironment:
     """An empty environment of one Python, an empty folder, and a shell in both.
 
-    `pip install holdfast` installs the wheel, with the versions of constraints.txt. uv does it,
-    because three environments take pip a minute of processor time and uv two seconds.
+    `pip install ./holdfast` installs the wheel instead of a clone, with the versions of
+    constraints.txt. uv does it, because three environments take pip a minute of processor
+    time and uv two seconds.
     """
 
     def __init__(self, folder: Path, python: str, env: Mapping[str, str]) -> None:
@@ -26,14 +28,12 @@ class FreshEnvironment:
         subprocess.run([_UV, "venv", "--quiet", "-p", python, folder / "env"], check=True)
         (commands / "pip").write_text(f'#!/bin/sh\nexec {_UV} pip "$@"\n')
         (commands / "pip").chmod(0o755)
-        own_wheel = folder / "wheel.txt"  # the registry has another package of this name
-        own_wheel.write_text(f"holdfast @ {self.wheel.as_uri()}\n")
         self.env = {
             **{name: os.environ[name] for name in os.environ if not name.startswith("PYTHON")},
             **env,
             "PATH": f"{commands}{os.pathsep}{os.defpath}",
             "VIRTUAL_ENV": str(folder / "env"),
-            "UV_CONSTRAINT": f"{ROOT / 'constraints.txt'} {own_wheel}",
+            "UV_CONSTRAINT": str(ROOT / "constraints.txt"),
         }
         self.folder.mkdir()
 
@@ -44,7 +44,7 @@ class FreshEnvironment:
                 (self.folder / name).write_text(text)
                 return ""
             case ShellStep(text):
-                return self.run(text)
+                return self.run(text.replace(_CLONE, str(self.wheel)))
 
     def run(self, commands: str) -> str:
         """Run shell commands and return their output. What they export remains exported.

@@ -1,7 +1,7 @@
 """The first hour of a new user: what README.md says, from a built wheel, on each Python.
 
 The commands and the code are read from the page. Only the source of the package is another:
-the wheel of this repository instead of the registry.
+the wheel of this repository instead of a clone.
 """
 
 import json

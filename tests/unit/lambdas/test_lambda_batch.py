@@ -110,9 +110,8 @@ def test_on_error_that_fails_does_not_change_the_response(source: EventSource) -
 def test_a_handler_that_fails_is_logged_with_its_traceback_and_without_the_message(
     source: EventSource, caplog: pytest.LogCaptureFixture
 ) -> None:
-    body = Task(id="task-3", n=3).model_dump_json()[:-1] + ', "x": "canary"}'
     source.send(1, 2)
-    source.send(3, body=body)  # malformed, because of its unknown field
+    source.send(3, body='{"id": "task-3", "n": "canary"}')  # malformed: n is no number
     event = source.receive()
     invoke(source, fail, {"Records": event["Records"][:1]})
     invoke(source, reject, {"Records": event["Records"][1:]})

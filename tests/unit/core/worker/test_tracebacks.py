@@ -55,15 +55,15 @@ def test_a_traceback_begins_in_the_handler(handler: Callable[..., Any]) -> None:
 
 
 def test_a_traceback_begins_in_the_task() -> None:
-    app = Holdfast("memory:", max_attempts=1)
+    errors: list[BaseException] = []
+    app = Holdfast("memory:", max_attempts=1, on_error=lambda error, _: errors.append(error))
 
     @app.task
     def charge(key: str) -> None:
         look_up(key)
 
     charge.push("a")
-    errors: list[BaseException] = []
-    app.make_worker(on_error=lambda error, _: errors.append(error)).run(until_empty=True)
+    app.make_worker().run(until_empty=True)
     assert [list_functions(error) for error in errors] == [["charge", "look_up"]]
 
 
