@@ -178,6 +178,20 @@ def test_ctrl_c_lets_running_tasks_finish(sqlite_place: AppFolder) -> None:
     assert '"completed": 1' in out
 
 
+def test_ctrl_c_twice_gives_back_what_runs_in_processes(sqlite_place: AppFolder) -> None:
+    sqlite_place.push("endless")
+    worker = sqlite_place.start("--json")
+    eventually(sqlite_place.read_effects)
+    worker.send_signal(signal.SIGINT)
+    assert log_contains(worker, b"draining: 1 running")
+    worker.send_signal(signal.SIGINT)
+    code, out, _ = wait_for_end(worker)
+    assert code == 130
+    assert '"given_back": 1' in out
+    stats = sqlite_place.app.queue.stats()
+    assert (stats.ready, stats.leased) == (1, 0)
+
+
 def test_another_queue_can_be_given(sqlite_place: AppFolder) -> None:
     sqlite_place.push("isolated", 1)
     other = f"sqlite:{sqlite_place.folder}/other.db"

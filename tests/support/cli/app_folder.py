@@ -81,6 +81,12 @@ def slow(name: str, ctx):
     return ctx.attempt
 
 
+@app.task(isolation="process")
+def endless():
+    note("endless")
+    wait_for_file("never")
+
+
 @app.task
 def version():
     note("version 1")

@@ -13,8 +13,11 @@ import pytest
 
 from holdfast import Backoff, Done, GiveBack, Holdfast, QueueManager, Reject, Retry
 from holdfast.app.task import TaskMessage
+from holdfast.app.worker import ResultReporter, TaskExecutor
 from holdfast.core.errors import ConfigError, MalformedMessage, Unsupported
 from holdfast.core.events import Completed, Events, MessageLeaseLost, ResultNotKept, Retried
+from holdfast.core.queue.message import get_lease
+from holdfast.core.worker.settle import InFlight
 from holdfast.testing import ManualClock, SkippingClock
 from holdfast.testing.contracts.queue.support import EventRecorder
 from support.waiting import wait_until
@@ -409,6 +412,19 @@ def test_each_task_has_its_own_limits(ground: OnMemory, limit: str) -> None:
     assert ("stalled" if limit == "stall" else "timed out") in lost.reason
     [completed] = ground.events.select(Completed)
     assert completed.message_id == "patient"
+
+
+def test_a_task_that_would_start_after_the_drain_time_is_given_back(ground: OnMemory) -> None:
+    calls = []
+    ground.app.task(name="late")(lambda: calls.append(1)).push()
+    [message] = ground.queue.poll()
+    in_flight = InFlight(ground.queue, Events(), ground.queue.clock)
+    in_flight.give_up.set()
+    executor = TaskExecutor(
+        ground.app.tasks, in_flight, None, set(), ResultReporter(in_flight), 5
+    )
+    assert executor.execute(message, get_lease(message)) == GiveBack()
+    assert calls == []
 
 
 # -- messages that this app cannot run
