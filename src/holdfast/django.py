@@ -3,7 +3,7 @@
     TASKS = {
         "default": {
             "BACKEND": "holdfast.django.HoldfastBackend",
-            "OPTIONS": {"queue": "sqlite:work.db", "lease_seconds": 60},
+            "OPTIONS": {"queue": "sqlite:work.db"},
         }
     }
 
@@ -14,6 +14,7 @@ it is that of HOLDFAST_QUEUE. The interface is that of `django.tasks` (Django 6.
 package `django-tasks` for older versions of Django.
 """
 
+import logging
 import os
 import re
 import socket
@@ -36,7 +37,7 @@ from holdfast.core.errors import Unsupported
 from holdfast.core.queue.manager import MessageInfo, MessageState, QueueManager
 from holdfast.core.queue.message import QueueMessage
 from holdfast.core.worker.context import Context
-from holdfast.core.worker.outcome import Reject
+from holdfast.core.worker.outcome import Done, Reject, done_with_result
 
 try:
     from django.tasks import base, exceptions, signals
@@ -44,6 +45,8 @@ try:
 except ImportError:
     from django_tasks import base, exceptions, signals
     from django_tasks.backends.base import BaseTaskBackend
+
+_log = logging.getLogger("holdfast")
 
 Status = base.TaskResultStatus
 
@@ -53,6 +56,10 @@ _STATUS = {
     MessageState.COMPLETED: Status.SUCCESSFUL,
     MessageState.FAILED: Status.FAILED,
 }
+
+_FAILURES = ("retried", "lost", "dead-lettered", "cancelled")
+# The first line below the frames of a traceback, which are indented, begins with the name.
+_RAISED = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*([\w.]+)", re.M)
 
 
 class DjangoTask(QueueMessage):
@@ -76,19 +83,25 @@ class LeasedTaskContext(base.TaskContext):
 
 
 class StoredResult(base.TaskResult):
-    """The state of a task's message. What the function returned is not stored."""
+    """The state of a task's message, with what the function returned if the queue keeps it."""
 
     __slots__ = ()
 
     @property
     def return_value(self) -> Any:
-        """Raise Unsupported if the task succeeded, and ValueError if it did not."""
-        if self.status == Status.SUCCESSFUL:
+        """What the function returned; None if it was too large or no JSON.
+
+        Raises ValueError if the task has not succeeded, and Unsupported if the queue keeps no
+        results.
+        """
+        value = super().return_value
+        queue = self.task.get_backend().queue
+        if value is None and "results" not in queue.capabilities:
             raise Unsupported(
-                "Holdfast does not store what a Django task returns: let the task write it to "
-                "the database"
+                f"the queue {queue.name!r} does not keep what a task returns: use a sqlite: "
+                "queue, or let the task write it to the database"
             )
-        return super().return_value
+        return value
 
 
 class HoldfastBackend(BaseTaskBackend):
@@ -134,15 +147,19 @@ class HoldfastBackend(BaseTaskBackend):
         for info in self.queue.find(result_id):
             if info.body is not None:
                 call = DjangoTask.model_validate(info.body)
-                return _read_result(info, _load_task(call), call)
+                result = _read_result(info, _load_task(call), call)
+                if result.status == Status.SUCCESSFUL and "results" in self.queue.capabilities:
+                    _set(result, _return_value=self.queue.load_result(result_id))
+                return result
         raise exceptions.TaskResultDoesNotExist(result_id)
 
 
-def run_task(message: DjangoTask, ctx: Context) -> Reject | None:
+def run_task(message: DjangoTask, ctx: Context) -> Done | Reject:
     """Run a task's function. This is the handler of a worker.
 
     An exception is a failed attempt, which is repeated after the queue's backoff. What the
-    function returns is ignored.
+    function returns is kept if the queue can. A value that cannot be kept is only logged,
+    because the work is done.
     """
     if not apps.ready:
         django.setup()
@@ -160,13 +177,15 @@ def run_task(message: DjangoTask, ctx: Context) -> Reject | None:
     )
     close_old_connections()  # before and after, as Django does for a request
     try:
-        _run(task, result, ctx)
+        done = _run(task, result, ctx)
     finally:
         close_old_connections()
-    return None
+    if done.ignored:
+        _log.warning("what %s returned is not kept: %s", message.path, done.ignored)
+    return done
 
 
-def _run(task: Any, result: StoredResult, ctx: Context) -> None:
+def _run(task: Any, result: StoredResult, ctx: Context) -> Done:
     """Call the function between the signals of its start and its end."""
     sender = type(task.get_backend())
     signals.task_started.send(sender, task_result=result)
@@ -174,22 +193,28 @@ def _run(task: Any, result: StoredResult, ctx: Context) -> None:
         [LeasedTaskContext(task_result=result, holdfast=ctx)] if task.takes_context else []
     )
     try:
-        task.call(*context, *result.args, **result.kwargs)
+        done = done_with_result(task.call(*context, *result.args, **result.kwargs))
     except Exception as error:
         result.errors.append(_to_task_error(error))
-        _finish(result, Status.FAILED)
+        _set(result, status=Status.FAILED, finished_at=utc_now())
         raise
     else:
-        _finish(result, Status.SUCCESSFUL)
+        _set(
+            result,
+            status=Status.SUCCESSFUL,
+            finished_at=utc_now(),
+            _return_value=done.result,
+        )
+        return done
     finally:
         if result.is_finished:  # not if the worker cancelled it
             signals.task_finished.send(sender, task_result=result)
 
 
-def _finish(result: StoredResult, status: Any) -> None:
+def _set(result: StoredResult, **fields: Any) -> None:
     # A result is frozen for its users; a backend sets its fields in this way.
-    object.__setattr__(result, "status", status)
-    object.__setattr__(result, "finished_at", utc_now())
+    for name, value in fields.items():
+        object.__setattr__(result, name, value)
 
 
 def _load_task(call: DjangoTask) -> Any:
@@ -223,7 +248,6 @@ def _make_result(task: Any, call: DjangoTask, **fields: Any) -> StoredResult:
 def _read_result(info: MessageInfo, task: Any, call: DjangoTask) -> StoredResult:
     claimed_at = info.holder.timestamp if info.holder else None
     ended_at = info.past[-1].at if info.past else None
-    workers = [past.worker_id for past in info.past]
     return _make_result(
         task,
         call,
@@ -232,18 +256,28 @@ def _read_result(info: MessageInfo, task: Any, call: DjangoTask) -> StoredResult
         last_attempted_at=claimed_at or ended_at,
         finished_at=ended_at if info.state is MessageState.FAILED else None,
         errors=list(_read_errors(info)),
-        worker_ids=[*workers, info.holder.worker_id] if info.holder else workers,
+        worker_ids=_list_workers(info),
     )
+
+
+def _list_workers(info: MessageInfo) -> list[str]:
+    """Return one worker for each attempt, because Django counts the attempts by them."""
+    workers = [past.worker_id for past in info.past]
+    if info.holder:
+        workers.append(info.holder.worker_id)
+    workers += ["unknown"] * (info.attempts - len(workers))  # of an attempt that succeeded
+    return workers[len(workers) - info.attempts :]  # without those before a redrive
 
 
 def _read_errors(info: MessageInfo) -> Iterator[Any]:
     for past in info.past:
-        if past.detail:
-            # The line of a traceback that names the exception is not indented.
-            names = re.findall(r"^([A-Za-z_][\w.]*)(?::|$)", past.detail, re.MULTILINE)
-            name = names[-1] if names else "Exception"
+        if past.outcome in _FAILURES:
+            names = _RAISED.findall(past.detail or "")
+            # Without a traceback, Holdfast ended the attempt, or its process died.
+            name = names[-1] if names else "holdfast.AttemptFailed"
             path = name if "." in name else f"builtins.{name}"
-            yield base.TaskError(exception_class_path=path, traceback=past.detail)
+            traceback_or_reason = past.detail or past.reason
+            yield base.TaskError(exception_class_path=path, traceback=traceback_or_reason)
 
 
 def _to_task_error(error: Exception) -> Any:

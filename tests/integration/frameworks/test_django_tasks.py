@@ -25,11 +25,17 @@ SETTINGS = """
         "default": {
             "BACKEND": "holdfast.django.HoldfastBackend",
             "QUEUES": ["default", "emails"],
-            "OPTIONS": {"queue": "sqlite:work.db", "backoff": "0s"},
-        }
+            "OPTIONS": {"queue": "sqlite:work.db"},
+        },
+        "files": {
+            "BACKEND": "holdfast.django.HoldfastBackend",
+            "OPTIONS": {"queue": "./data/acme/tasks"},
+        },
     }
 """
 TASKS = """
+    import os
+
     from django.db import connection
 
     try:
@@ -48,7 +54,7 @@ TASKS = """
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
         note(f"add {a + b}")
-        return object()  # which nothing stores
+        return {"sum": a + b}
 
 
     @task(takes_context=True, queue_name="emails")
@@ -59,7 +65,17 @@ TASKS = """
 
     @task
     def fail():
-        raise KeyError("no such luck")
+        raise LookupError("no such luck\\nHint: none")
+
+
+    @task
+    def return_object():
+        return object()
+
+
+    @task
+    def die():
+        os._exit(1)
 
 
     not_a_task = note
@@ -71,7 +87,7 @@ PRELUDE = """
     django.setup()
     from datetime import timedelta
     from django.utils import timezone
-    from tasks import add, fail, send
+    from tasks import add, die, fail, return_object, send
 
     def show(result):
         errors = [
@@ -104,11 +120,12 @@ class Project:
         assert ran.returncode == 0, ran.stderr
         return [json.loads(line) for line in ran.stdout.splitlines()]
 
-    def work(self, *options: str) -> str:
+    def work(self, *options: str, queue: str = "sqlite:work.db") -> str:
         """Run a worker until the queue is empty, and return what it printed."""
         ran = real(
             self.folder,
-            *("work", "sqlite:work.db", "holdfast.django:run_task", "--until-empty", *options),
+            *("work", queue, "holdfast.django:run_task", "--until-empty", "--backoff=0s"),
+            *options,
             env={"DJANGO_SETTINGS_MODULE": "settings"},
         )
         assert ran.code == 0, ran.err
@@ -142,18 +159,64 @@ def test_a_task_is_enqueued_run_and_found(project: Project, isolation: str) -> N
     assert ready == [["READY", 0, []]] * 2
     assert project.work(f"--isolation={isolation}").startswith("completed 1, retried 0")
     assert project.effects == ["RUNNING", "add 42", "SUCCESSFUL"]
-    [status, message] = project.run(
+    found = project.run(
         f"""
         result = add.get_result({result_id!r})
         show(result)
+        print(json.dumps(result.return_value))
+        """
+    )
+    assert found == [["SUCCESSFUL", 1, []], {"sum": 42}]
+
+
+def test_a_value_that_cannot_be_kept_is_a_warning_and_the_task_is_done(
+    project: Project,
+) -> None:
+    [[result_id]] = project.run("print(json.dumps([return_object.enqueue().id]))")
+    assert project.work().startswith("completed 1, retried 0")
+    [value] = project.run(
+        f"print(json.dumps(return_object.get_result({result_id!r}).return_value))"
+    )
+    assert value is None
+
+
+def test_a_queue_that_keeps_no_results_says_so(project: Project) -> None:
+    [[result_id]] = project.run(
+        'print(json.dumps([add.using(backend="files").enqueue(1).id]))'
+    )
+    project.work(queue="./data/acme/tasks")
+    [status, message] = project.run(
+        f"""
+        result = add.using(backend="files").get_result({result_id!r})
+        print(json.dumps(result.status))
         try:
             result.return_value
         except Exception as error:
             print(json.dumps(str(error)))
         """
     )
-    assert status[0] == "SUCCESSFUL"
-    assert "does not store what a Django task returns" in message
+    assert status == "SUCCESSFUL"
+    assert "the queue 'acme/tasks' does not keep what a task returns" in message
+
+
+def test_a_task_whose_process_dies_has_errors_too(project: Project) -> None:
+    [[result_id]] = project.run("print(json.dumps([die.enqueue().id]))")
+    project.work("--isolation=process", "--max-attempts=1")
+    [result] = project.run(f"show(die.get_result({result_id!r}))")
+    assert result == ["FAILED", 1, [["AttemptFailed", False]]]
+
+
+@pytest.mark.parametrize("change", ["priority=5", "queue_name='nowhere'"])
+def test_what_the_backend_cannot_do_is_refused(project: Project, change: str) -> None:
+    [kind] = project.run(
+        f"""
+        try:
+            add.using({change}).enqueue(1)
+        except Exception as error:
+            print(json.dumps(type(error).__name__))
+        """
+    )
+    assert kind in ("InvalidTask", "InvalidTaskError")  # since Django 6.0, and before
 
 
 def test_an_async_task_gets_its_context_and_its_queue(project: Project) -> None:
@@ -174,7 +237,7 @@ def test_a_task_that_raises_is_retried_and_then_failed_with_its_errors(
     assert "dead lettered 1" in project.work("--max-attempts=2")
     assert project.effects == ["RUNNING", "FAILED"] * 2
     [result] = project.run(f"show(fail.get_result({result_id!r}))")
-    assert result == ["FAILED", 2, [["KeyError", True]] * 2]
+    assert result == ["FAILED", 2, [["LookupError", True]] * 2]
 
 
 def test_a_task_can_be_deferred(project: Project) -> None:
