@@ -11,6 +11,8 @@ CODE = """
 from dataclasses import dataclass
 from typing import assert_type
 
+from pydantic import BaseModel
+
 from holdfast import (
     AnyMessage,
     Backoff,
@@ -23,6 +25,8 @@ from holdfast import (
     Worker,
     open_queue,
 )
+from holdfast.events import DeadLettered, Retried
+from holdfast.testing import FakeContext, MemoryQueueFactory, run_once
 
 
 class Enrich(QueueMessage):
@@ -34,7 +38,12 @@ class Order:
     product: str
 
 
+class Invoice(BaseModel):
+    cents: int
+
+
 def handle(message: Enrich, ctx: Context) -> Retry | None:
+    ctx.beat()
     return None
 
 
@@ -48,6 +57,14 @@ def handle_order(message: Message[Order], ctx: Context) -> None:
     assert_type(message.payload.product, str)
 
 
+def handle_number(message: Enrich) -> int:
+    return 3
+
+
+def report(error: BaseException, event: Retried | DeadLettered) -> None:
+    print(error, event.message_id)
+
+
 queue = open_queue("enrich", Enrich, lease_seconds=30, backoff="5s", dedupe=True)
 assert_type(queue, QueueManager[Enrich])
 assert_type(open_queue(), QueueManager[AnyMessage])
@@ -58,9 +75,11 @@ open_queue("enrich", leese_seconds=30)  # error
 open_queue("enrich", durability="eternal")  # error
 Worker(queue, handle, concurrency=4)
 Worker(queue, handle_alone, isolation="async")
-Worker(queue, handle_any)
+Worker(queue, handle_any, on_error=report)
 Worker(queue, lambda message: None)
 Worker(queue, handle_order)  # error
+Worker(queue, handle_number)  # error
+Worker(queue, handle, on_error=handle)  # error
 
 orders = open_queue("orders", Order)
 assert_type(orders, QueueManager[Message[Order]])
@@ -70,6 +89,10 @@ orders.push(Enrich(domain="example.com"))  # error
 orders.push("tea")  # error
 Worker(orders, handle_order)
 Worker(orders, handle)  # error
+
+invoices = open_queue("invoices", Invoice)
+assert_type(invoices, QueueManager[Message[Invoice]])
+invoices.push(Invoice(cents=5))
 
 
 app = Holdfast("sqlite:work.db", lease_seconds=30, on_error=lambda error, event: None)
@@ -107,6 +130,33 @@ async def use() -> None:
     for message in await orders.aio.poll(10, wait_seconds=5):
         assert_type(message.payload, Order)
         await orders.aio.ack(message)
+
+
+app = Holdfast("sqlite:work.db")
+
+
+@app.task
+def plain(domain: str, depth: int = 1) -> int:
+    return depth
+
+
+@app.task(stall="60s", isolation="process", retries=5)
+def enrich(domain: str, ctx: Context) -> str:
+    return domain
+
+
+plain.push(domain="example.com")
+plain.push("example.com", 2)
+enrich.push(domain="example.org", delay="10m", id="acme-42")
+
+
+
+def test_poll(memory_queue: MemoryQueueFactory) -> None:
+    assert_type(memory_queue(Enrich, max_attempts=2).poll(), list[Enrich])
+
+
+run_once(handle, Enrich(domain="example.com"))
+handle(Enrich(domain="example.com"), FakeContext())
 """
 WRONG = {number for number, line in enumerate(CODE.splitlines(), 1) if line.endswith("# error")}
 

@@ -181,9 +181,7 @@ def test_a_value_that_cannot_be_kept_is_a_warning_and_the_task_is_done(
 
 
 def test_a_queue_that_keeps_no_results_says_so(project: Project) -> None:
-    [[result_id]] = project.run(
-        'print(json.dumps([add.using(backend="files").enqueue(1).id]))'
-    )
+    [[result_id]] = project.run('print(json.dumps([add.using(backend="files").enqueue(1).id]))')
     project.work(queue="./data/acme/tasks")
     [status, message] = project.run(
         f"""
