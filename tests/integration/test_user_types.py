@@ -132,25 +132,6 @@ async def use() -> None:
         await orders.aio.ack(message)
 
 
-app = Holdfast("sqlite:work.db")
-
-
-@app.task
-def plain(domain: str, depth: int = 1) -> int:
-    return depth
-
-
-@app.task(stall="60s", isolation="process", retries=5)
-def enrich(domain: str, ctx: Context) -> str:
-    return domain
-
-
-plain.push(domain="example.com")
-plain.push("example.com", 2)
-enrich.push(domain="example.org", delay="10m", id="acme-42")
-
-
-
 def test_poll(memory_queue: MemoryQueueFactory) -> None:
     assert_type(memory_queue(Enrich, max_attempts=2).poll(), list[Enrich])
 
