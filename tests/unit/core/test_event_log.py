@@ -65,6 +65,18 @@ def test_the_level_of_the_logger_decides_what_is_logged(
         assert len(caplog.records) == expected
 
 
+def test_an_event_that_is_not_logged_is_not_formatted(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that does not log pays almost nothing for it."""
+    formatted: list[Event] = []
+    monkeypatch.setattr(Claimed, "get_fields", lambda event: formatted.append(event) or {})
+    for level, expected in [(logging.WARNING, 0), (logging.INFO, 1)]:
+        with caplog.at_level(level, "holdfast"):
+            EventLog()(Claimed("q", "m", 1))
+        assert len(formatted) == expected
+
+
 def test_ordinary_events_are_built_only_if_a_program_logs_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -96,6 +96,15 @@ def test_a_process_that_stalls_is_killed(memory_queue: MemoryQueueFactory) -> No
     assert (report.retried, report.dead_lettered, report.abandoned) == (1, 1, 0)
 
 
+def test_a_handler_sees_the_time_of_the_queue(memory_queue: MemoryQueueFactory) -> None:
+    seconds_left: list[float] = []
+    queue = memory_queue(lease_seconds=60)
+    queue.push(AnyMessage(), delay_seconds=DAY)
+    run_until_empty(Worker(queue, lambda _, ctx: seconds_left.append(ctx.seconds_left)))
+    [left] = seconds_left
+    assert 0 < left <= 60
+
+
 def test_the_backoff_takes_no_real_time(memory_queue: MemoryQueueFactory) -> None:
     queue = memory_queue(max_attempts=10, backoff=Backoff(first_seconds=HOUR, max_seconds=DAY))
     queue.push(AnyMessage())

@@ -140,6 +140,11 @@ def test_an_exception_that_cannot_be_shown_has_no_traceback() -> None:
     assert format_traceback(Broken()) is None
 
 
+def test_the_traceback_of_a_long_error_is_shortened() -> None:
+    assert len(str(format_traceback(ValueError("x" * 1_000_000)))) < 17_000
+    assert len(str(format_traceback(AttemptFailed("it died", "x" * 1_000_000)))) < 17_000
+
+
 def test_a_long_text_keeps_both_ends() -> None:
     short = shorten("begin" + "x" * 1_000_000 + "end\n")
     assert len(short) < 17_000
