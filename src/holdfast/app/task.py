@@ -34,6 +34,7 @@ TaskIsolation = Literal["thread", "process"]
 
 # Long enough for a deployment to bring workers that know the task.
 _UNKNOWN_SECONDS = 30.0
+_MAX_NAME_SHOWN = 64  # characters of the name in a message, which anybody may have pushed
 
 
 class TaskMessage(QueueMessage):
@@ -229,6 +230,7 @@ def retry_unknown(name: str, known: Mapping[str, Any]) -> Retry:
 
     It waits for newer workers as long as it has attempts, and is a dead letter after that.
     """
+    name = name[:_MAX_NAME_SHOWN]
     reason = (
         f"there is no task {name!r}, only {', '.join(sorted(known)) or 'none'}: run newer "
         f"workers, or keep the name of a renamed task with @app.task(name={name!r})"

@@ -15,7 +15,14 @@ from holdfast import Backoff, Done, GiveBack, Holdfast, QueueManager, Reject, Re
 from holdfast.app.task import TaskMessage
 from holdfast.app.worker import ResultReporter, TaskExecutor
 from holdfast.core.errors import ConfigError, MalformedMessage, Unsupported
-from holdfast.core.events import Completed, Events, MessageLeaseLost, ResultNotKept, Retried
+from holdfast.core.events import (
+    Completed,
+    DeadLettered,
+    Events,
+    MessageLeaseLost,
+    ResultNotKept,
+    Retried,
+)
 from holdfast.core.queue.message import get_lease
 from holdfast.core.worker.settle import InFlight
 from holdfast.testing import ManualClock, SkippingClock
@@ -515,3 +522,12 @@ def test_a_task_may_push_others_in_tests(ground: OnMemory) -> None:
     with ground.app.testing() as pushed:
         assert asyncio.run(test()) == 7
     assert [push.task for push in pushed] == ["outer", "inner"]
+
+
+def test_the_name_of_an_unknown_task_cannot_flood_the_log() -> None:
+    last = OnMemory(max_attempts=1)
+    last.app.task(name="known")(lambda: None)
+    last.queue.push(TaskMessage(id="a", task="x" * 10_000))
+    assert last.work() == {"dead_lettered": 1}
+    [buried] = last.events.select(DeadLettered)
+    assert len(buried.reason) < 400
