@@ -34,7 +34,7 @@ TaskIsolation = Literal["thread", "process"]
 
 # Long enough for a deployment to bring workers that know the task.
 _UNKNOWN_SECONDS = 30.0
-_MAX_NAME_SHOWN = 64  # characters of the name in a message, which anybody may have pushed
+_MAX_NAME_SHOWN = 64  # characters of the name in a message, which may be hostile
 
 
 class TaskMessage(QueueMessage):

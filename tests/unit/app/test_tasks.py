@@ -529,5 +529,5 @@ def test_the_name_of_an_unknown_task_cannot_flood_the_log() -> None:
     last.app.task(name="known")(lambda: None)
     last.queue.push(TaskMessage(id="a", task="x" * 10_000))
     assert last.work() == {"dead_lettered": 1}
-    [buried] = last.events.select(DeadLettered)
-    assert len(buried.reason) < 400
+    [dead_lettered] = last.events.select(DeadLettered)
+    assert len(dead_lettered.reason) < 400
