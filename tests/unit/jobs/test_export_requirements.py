@@ -1,7 +1,7 @@
 """The parts of seed 004 that no other test of jobs covers: values, messages, logs.
 
-The load tests are in test_export_load.py. The tests that need processes are in
-tests/integration/jobs/test_export_structure.py and test_export_whole_service.py.
+In tests/integration/jobs are the load tests (test_export_load.py) and those that need
+processes (test_export_structure.py and test_export_whole_service.py).
 """
 
 import logging
