@@ -43,6 +43,8 @@ from holdfast.core.events import NearCap as NearCap
 from holdfast.core.events import OnError as OnError
 from holdfast.core.events import PollFailed as PollFailed
 from holdfast.core.events import QueueEvent as QueueEvent
+from holdfast.core.events import QueueMeasured as QueueMeasured
+from holdfast.core.events import RenewalFailed as RenewalFailed
 from holdfast.core.events import ResultNotKept as ResultNotKept
 from holdfast.core.events import Retried as Retried
 from holdfast.core.events import SchemaTooNew as SchemaTooNew

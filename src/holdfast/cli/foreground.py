@@ -8,9 +8,9 @@ signal never interrupts the work in the middle of a step.
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -68,6 +68,19 @@ class ServiceOptions:
         with closing(serve_metrics(self.metrics_port, self.metrics_host)) as server:
             events.subscribe(server.subscriber)
             info(f"metrics at http://{self.metrics_host}:{server.port}/metrics")
+            yield
+
+    @contextmanager
+    def sample_queues(
+        self, queues: "Iterable[QueueManager[Any]]", events: "Events"
+    ) -> Iterator[None]:
+        """Report the depth of queues until the block is left, if metrics are served."""
+        from holdfast.core.queue.sampler import QueueSampler
+
+        with ExitStack() as samplers:
+            if self.metrics_port is not None:
+                for queue in queues:
+                    samplers.enter_context(QueueSampler(queue, events))
             yield
 
     def choose_status(

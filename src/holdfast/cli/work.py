@@ -125,7 +125,7 @@ def work(
         report_created(new)
         watching: AbstractContextManager[ChangeWatch | None]
         watching = ChangeWatch(worker.stop) if reload else nullcontext()
-        with watching as watch:
+        with watching as watch, service.sample_queues([queue], events):
             report = runner.run()
         if not runner.first_signal:
             ending.report_held(queue)

@@ -141,7 +141,9 @@ class MessageEvent(QueueEvent):
 
 
 class Claimed(MessageEvent):
-    """A worker claimed the message and now holds its lease."""
+    """A worker claimed the message and now holds its lease until `deadline` (monotonic)."""
+
+    deadline: float | None = None
 
 
 class Completed(MessageEvent):
@@ -154,20 +156,24 @@ class Retried(MessageEvent, level=WARNING):
     """The attempt failed and will be repeated. No delay means the queue's backoff decides.
 
     `exception` is what the handler raised. For an attempt in a child process, or one that
-    Holdfast ended, it is an AttemptFailed. It is None if the handler asked for the retry."""
+    Holdfast ended, it is an AttemptFailed. It is None if the handler asked for the retry.
+    `seconds` is the attempt's duration."""
 
     delay_seconds: float | None
     reason: str
     exception: BaseException | None = None
+    seconds: float | None = None
 
 
 class DeadLettered(MessageEvent, level=ERROR):
     """The message was dead-lettered: rejected, out of attempts, or malformed.
 
-    `exception` is that of the last attempt, as for Retried."""
+    `exception` and `seconds` are those of the last attempt, as for Retried. Both are None if
+    the queue itself dead-lettered the message, because no handler ran."""
 
     reason: str
     exception: BaseException | None = None
+    seconds: float | None = None
 
 
 class GivenBack(MessageEvent):
@@ -184,9 +190,19 @@ class LeaseAtRisk(MessageEvent, level=WARNING):
 
 
 class LeaseRenewed(MessageEvent, level=DEBUG):
-    """The lease was renewed, `late_seconds` after the renewal was due."""
+    """The lease was renewed until `deadline` (monotonic), `late_seconds` after it was due."""
 
     late_seconds: float
+    deadline: float | None = None
+
+
+class RenewalFailed(MessageEvent, level=DEBUG):
+    """A renewal failed. LeaseAtRisk or MessageLeaseLost says what follows from it.
+
+    `outcome` is `unanswered`, `refused`, or `late` (confirmed after the deadline).
+    """
+
+    outcome: str
 
 
 class MessageLeaseLost(MessageEvent, level=WARNING):
@@ -231,6 +247,16 @@ class ResultNotKept(MessageEvent, level=WARNING):
 
     task: str
     reason: str
+
+
+class QueueMeasured(QueueEvent, level=DEBUG):
+    """The counts of a queue, and the age of its oldest message that is ready, if known."""
+
+    ready: int
+    delayed: int
+    leased: int
+    failed: int
+    oldest_seconds: float | None
 
 
 class WorkerStarted(QueueEvent):

@@ -212,7 +212,8 @@ class Invocation(Generic[M]):
         lease = get_lease(entry.message)
         self._open[entry] = None
         self._keeper.hold(lease)
-        self._events.emit(Claimed(self._queue.name, lease.message_id, lease.attempt))
+        name, deadline = self._queue.name, lease.deadline
+        self._events.emit(Claimed(name, lease.message_id, lease.attempt, deadline))
 
     # -- waiting, in the thread that Lambda called
 

@@ -234,9 +234,14 @@ def test_metrics_are_served_while_it_works(place: WorkFolder) -> None:
     assert worker.stderr is not None
     url = worker.stderr.readline().decode().split()[-1]
     eventually(has_started(place, 1))
-    with urllib.request.urlopen(url, timeout=30) as page:
-        text = page.read().decode()
-    assert 'holdfast_held{queue="default/q"} 1.0' in text
+
+    def read_metrics() -> str:
+        with urllib.request.urlopen(url, timeout=30) as page:
+            return str(page.read().decode())
+
+    assert 'holdfast_held{queue="default/q"} 1.0' in read_metrics()
+    depth = 'holdfast_queue_depth{queue="default/q",state="leased"}'
+    eventually(lambda: depth in read_metrics())
     place.finish()
     worker.send_signal(signal.SIGTERM)
     assert wait_for_end(worker)[0] == 0

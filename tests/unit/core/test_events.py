@@ -184,7 +184,7 @@ def test_an_exception_is_carried_but_is_not_a_field() -> None:
     [
         (("q", "m", 1), {}),
         (("q", "m", 1, "x", None), {"exception": None}),
-        (("q", "m", 1, "x", None, None), {}),
+        (("q", "m", 1, "x", None, None, None), {}),
         (("q", "m", 1), {"exception": None}),
         (("q", "m", 1, "x"), {"error": None}),
     ],

@@ -92,7 +92,8 @@ def work(
             chat.run, chat.stop, chat.stop_now, lambda: counts.running, LEFT_TO_EXPIRE
         )
         runner = ForegroundRunner(runnable, status, drain)
-        report = runner.run()
+        with service.sample_queues(queues, events):
+            report = runner.run()
     service.report(runner, report)
 
 

@@ -123,7 +123,8 @@ def serve(
         runnable = Runnable(run, worker.stop, worker.stop_now, lambda: counts.running)
         runner = ForegroundRunner(runnable, status, settings.drain_seconds)
         report_created(new)
-        report = runner.run()
+        with service.sample_queues([messages], events):
+            report = runner.run()
         if not runner.first_signal:
             ending.report_held(messages)
     service.report(runner, report)

@@ -8,11 +8,12 @@ from random import Random
 
 from holdfast.core.clock import Clock
 from holdfast.core.errors import HoldfastError
-from holdfast.core.events import Events, LeaseAtRisk, LeaseRenewed, NearCap
+from holdfast.core.events import Events, LeaseAtRisk, LeaseRenewed, NearCap, RenewalFailed
 from holdfast.core.lease.lease import (
     Lease,
     LeaseSource,
     LeaseState,
+    Refused,
     Renewal,
     Renewed,
     Unanswered,
@@ -179,6 +180,7 @@ class RenewalPass:
                 pass  # settled during the call, so even a refusal is expected
             case LeaseState.LOST:
                 self.lost += before is not LeaseState.LOST
+                self._report_failed(entry, result)
             case LeaseState.HELD if isinstance(result, Renewed):
                 self.renewed += 1
                 entry.tries = 0
@@ -186,6 +188,7 @@ class RenewalPass:
             case _:
                 self.at_risk += 1
                 self._schedule_retry(entry, now)
+                self._report_failed(entry, result)
                 if before is LeaseState.HELD:
                     self._report_at_risk(entry, now)
 
@@ -212,7 +215,13 @@ class RenewalPass:
 
     def _report_renewed(self, entry: ScheduledLease, late_seconds: float) -> None:
         if self._events.has_subscribers:
-            self._events.emit(LeaseRenewed(*_get_event_subject(entry), late_seconds))
+            subject, deadline = _get_event_subject(entry), entry.lease.deadline
+            self._events.emit(LeaseRenewed(*subject, late_seconds, deadline))
+
+    def _report_failed(self, entry: ScheduledLease, result: Renewal) -> None:
+        if self._events.has_subscribers:
+            outcome = _FAILED_OUTCOMES[type(result)]
+            self._events.emit(RenewalFailed(*_get_event_subject(entry), outcome))
 
     def _report_at_risk(self, entry: ScheduledLease, now: float) -> None:
         subject, lease = _get_event_subject(entry), entry.lease
@@ -256,6 +265,9 @@ def _call_source(
 
 
 _INVALID_RESULT = Unanswered("the source returned an invalid result")
+
+# A renewal that was confirmed and still failed was confirmed after the deadline.
+_FAILED_OUTCOMES = {Renewed: "late", Refused: "refused", Unanswered: "unanswered"}
 
 
 @contextmanager

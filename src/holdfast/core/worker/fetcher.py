@@ -166,9 +166,9 @@ class Fetcher(Generic[M]):
             for lease in leases:
                 self._keeper.hold(lease, stall_seconds=self._stall_seconds)
                 if self._events.has_subscribers:
-                    self._events.emit(
-                        Claimed(self._queue.name, lease.message_id, lease.attempt)
-                    )
+                    name, deadline = self._queue.name, lease.deadline
+                    claimed = Claimed(name, lease.message_id, lease.attempt, deadline)
+                    self._events.emit(claimed)
         except BaseException:
             # Otherwise these messages would stay claimed for a whole lease without any work.
             self._give_back(polled)

@@ -105,15 +105,16 @@ def _settle(
         case Retry(_, reason, detail, log_reason, error) if attempt >= queue.max_attempts:
             failed = describe_failures(attempt)
             queue.dead_letter(message, f"{failed}, last: {reason}", detail=detail)
-            events.emit(DeadLettered(name, id, attempt, f"{failed}, last: {log_reason}", error))
+            log_reason = f"{failed}, last: {log_reason}"
+            events.emit(DeadLettered(name, id, attempt, log_reason, error, seconds))
             return SettleResult.DEAD_LETTERED
         case Retry(after_seconds, reason, detail, log_reason, error):
             queue.nack(message, delay_seconds=after_seconds, reason=reason, detail=detail)
-            events.emit(Retried(name, id, attempt, after_seconds, log_reason, error))
+            events.emit(Retried(name, id, attempt, after_seconds, log_reason, error, seconds))
             return SettleResult.RETRIED
         case Reject(reason, detail, log_reason, error):
             queue.dead_letter(message, reason, detail=detail)
-            events.emit(DeadLettered(name, id, attempt, log_reason, error))
+            events.emit(DeadLettered(name, id, attempt, log_reason, error, seconds))
             return SettleResult.DEAD_LETTERED
         case GiveBack():
             queue.release(message)

@@ -51,7 +51,7 @@ def test_metrics_are_served(server: MetricsServer) -> None:
     server.subscriber(ev.Completed("q", "m", 1, seconds=1.0))
     url = f"http://127.0.0.1:{server.port}/metrics"
     with urllib.request.urlopen(url, timeout=30) as page:
-        assert b'holdfast_completed_total{queue="q"} 1.0' in page.read()
+        assert b'holdfast_attempts_total{outcome="completed",queue="q"} 1.0' in page.read()
 
 
 def test_a_port_that_is_taken_is_one_clear_line(server: MetricsServer) -> None:

@@ -211,9 +211,10 @@ def test_events_are_counted_by_queue(registry: prometheus_client.CollectorRegist
         metrics(ev.Completed(queue, "m", 1, seconds=3.0))
     metrics(ev.Retried("a", "m", 1, delay_seconds=None, reason="x"))
     value = registry.get_sample_value
-    assert value("holdfast_completed_total", {"queue": "a"}) == 2
-    assert value("holdfast_completed_total", {"queue": "b"}) == 1
-    assert value("holdfast_retried_total", {"queue": "a"}) == 1
+    name = "holdfast_attempts_total"
+    assert value(name, {"queue": "a", "outcome": "completed"}) == 2
+    assert value(name, {"queue": "b", "outcome": "completed"}) == 1
+    assert value(name, {"queue": "a", "outcome": "retried"}) == 1
     assert value("holdfast_attempt_seconds_sum", {"queue": "a"}) == 6.0
 
 

@@ -1,0 +1,262 @@
+"""The table of metrics, and their values after events."""
+
+from typing import Any
+
+import prometheus_client
+import pytest
+
+from holdfast.adapters.observe.measurements import MAX_LABEL_VALUES
+from holdfast.adapters.observe.metric import MetricKind, categorize_reason
+from holdfast.adapters.observe.metric_table import METRICS
+from holdfast.adapters.observe.metrics import Metrics
+from holdfast.core import events as ev
+from holdfast.core.events import Event, Events
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal, Unanswered
+from holdfast.core.queue.message import AnyMessage, get_lease
+from holdfast.core.queue.sampler import QueueSampler
+from holdfast.testing import ManualClock, MemoryQueue
+
+
+class Shown:
+    """What a scrape of Prometheus would show."""
+
+    def __init__(self, clock: ManualClock | None = None) -> None:
+        self._registry = prometheus_client.CollectorRegistry()
+        self.clock = clock or ManualClock()
+        self.subscriber = Metrics(self._registry, self.clock)
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        return self._registry.get_sample_value(f"holdfast_{name}", labels)
+
+    def find(self, name: str) -> list[dict[str, str]]:
+        return [
+            sample.labels
+            for family in self._registry.collect()
+            for sample in family.samples
+            if sample.name == f"holdfast_{name}"
+        ]
+
+
+@pytest.fixture
+def shown() -> Shown:
+    return Shown()
+
+
+def test_names_are_unique_in_every_backend() -> None:
+    for attribute in ("name", "prometheus_name", "otel_name", "cloudwatch_name"):
+        names = [getattr(metric, attribute) for metric in METRICS]
+        assert len(set(names)) == len(names)
+
+
+def test_the_longest_handlers_are_told_apart() -> None:
+    [attempts] = [metric for metric in METRICS if metric.name == "attempt_seconds"]
+    assert attempts.buckets[-1] == 12 * 3600
+    for metric in METRICS:
+        assert list(metric.buckets) == sorted(metric.buckets)
+        assert bool(metric.buckets) == (metric.kind is MetricKind.HISTOGRAM)
+
+
+def test_a_reading_at_the_limit_of_a_bucket_is_in_it(shown: Shown) -> None:
+    for seconds in (0.01, 0.011, 43_200.0, 43_201.0):
+        shown.subscriber(ev.Completed("q", "m", 1, seconds))
+    name = "attempt_seconds_bucket"
+    assert shown(name, queue="q", le="0.01") == 1
+    assert shown(name, queue="q", le="0.05") == 2
+    assert shown(name, queue="q", le="43200.0") == 3
+    assert shown(name, queue="q", le="+Inf") == 4
+
+
+def test_failed_attempts_have_a_duration_too_unless_no_handler_ran(shown: Shown) -> None:
+    shown.subscriber(ev.Retried("q", "m", 1, None, "x", seconds=2.0))
+    shown.subscriber(ev.DeadLettered("q", "m", 2, "x", seconds=3.0))
+    shown.subscriber(ev.DeadLettered("q", "m", 2, "malformed"))
+    assert shown("attempt_seconds_sum", queue="q") == 5.0
+    assert shown("attempt_seconds_count", queue="q") == 2
+    assert shown("attempts_total", queue="q", outcome="dead_lettered") == 2
+
+
+# -- leases, with a real keeper
+
+
+class Source:
+    name, renew_batch = "q", 10
+
+    def __init__(self) -> None:
+        self.answer: Renewal = RENEWED
+        self.clock: ManualClock | None = None  # moves past the deadline during the call
+
+    def renew(self, leases: Any, seconds: float) -> list[Renewal]:
+        if self.clock is not None:
+            self.clock.advance(60)
+        return [self.answer] * len(leases)
+
+
+class Held:
+    def __init__(self, shown: Shown, **options: Any) -> None:
+        self.source, self.shown = Source(), shown
+        events = Events(shown.subscriber)
+        self.keeper = LeaseKeeper(shown.clock, events)
+        now = shown.clock.monotonic()
+        self.lease = Lease(
+            self.source, None, message_id="m", attempt=1, fence=1, claimed_at=now, seconds=60.0
+        )
+        events.emit(ev.Claimed("q", "m", 1, self.lease.deadline))
+        self.keeper.hold(self.lease, **options)
+
+    def renew_after(self, seconds: float) -> None:
+        self.shown.clock.advance(seconds)
+        self.keeper.tick()
+
+
+def test_the_gauge_counts_down_to_the_redelivery_and_a_renewal_resets_it(shown: Shown) -> None:
+    held = Held(shown)
+    assert shown("redelivery_seconds", queue="q") == 60
+    shown.clock.advance(15)
+    assert shown("redelivery_seconds", queue="q") == 45
+    held.renew_after(10)
+    assert shown("redelivery_seconds", queue="q") == 60
+    assert shown("held", queue="q") == 1
+    shown.subscriber(ev.Completed("q", "m", 1, 1.0))
+    assert shown("redelivery_seconds", queue="q") == 0
+    assert shown("held", queue="q") == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "late", "outcome", "reason"),
+    [
+        (RENEWED, False, "renewed", None),
+        (Refused("another worker took the message over"), False, "refused", "taken"),
+        (Unanswered("throttled"), False, "unanswered", None),
+        (RENEWED, True, "late", "expired"),
+    ],
+)
+def test_renewals_are_counted_by_outcome_and_losses_by_reason(
+    answer: Renewal, late: bool, outcome: str, reason: str | None, shown: Shown
+) -> None:
+    held = Held(shown)
+    held.source.answer = answer
+    held.source.clock = shown.clock if late else None
+    held.renew_after(25)
+    assert shown.find("renewals_total") == [{"queue": "q", "outcome": outcome}]
+    assert shown("renewals_total", queue="q", outcome=outcome) == 1
+    losses = [] if reason is None else [{"queue": "q", "reason": reason}]
+    assert shown.find("leases_lost_total") == losses
+    assert shown("held", queue="q") == (reason is None)
+
+
+def test_a_stall_and_a_missed_deadline_have_reasons_of_their_own(shown: Shown) -> None:
+    Held(shown, stall_seconds=5).renew_after(6)
+    Held(shown).renew_after(61)
+    reasons = [labels["reason"] for labels in shown.find("leases_lost_total")]
+    assert reasons == ["stalled", "expired"]
+
+
+# -- depth
+
+
+def test_the_sampler_reports_the_depth_by_state_and_the_age(shown: Shown) -> None:
+    queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q", clock=shown.clock)
+    events = Events(shown.subscriber)
+    for _ in range(3):
+        queue.push(AnyMessage())
+    queue.push(AnyMessage(), delay_seconds=100)
+    [message] = queue.poll()
+    shown.clock.advance(7)
+    next_at = QueueSampler(queue, events, interval_seconds=15).tick()
+    assert next_at == shown.clock.monotonic() + 15
+    depth = {state: shown("queue_depth", queue="q", state=state) for state in STATES}
+    assert depth == {"ready": 2, "delayed": 1, "leased": 1, "failed": 0}
+    assert shown("queue_oldest_seconds", queue="q") == 7
+    queue.dead_letter(message, "x")
+    QueueSampler(queue, events).tick()
+    assert shown("queue_depth", queue="q", state="failed") == 1
+    assert get_lease(message).state.value == "released"
+
+
+STATES = ("ready", "delayed", "leased", "failed")
+
+
+class SlowQueue(MemoryQueue[Any]):
+    def stats(self) -> Any:
+        self.clock.advance(2)  # type: ignore[attr-defined]
+        return super().stats()
+
+
+class BrokenQueue(MemoryQueue[Any]):
+    def stats(self) -> Any:
+        raise OSError("away")
+
+
+def test_a_slow_queue_is_sampled_less_often() -> None:
+    clock = ManualClock()
+    next_at = QueueSampler(SlowQueue(AnyMessage, name="q", clock=clock)).tick()
+    assert next_at == clock.monotonic() + 100
+
+
+def test_a_queue_that_cannot_be_counted_is_left_out(shown: Shown) -> None:
+    queue = BrokenQueue(AnyMessage, name="q", clock=shown.clock)
+    sampler = QueueSampler(queue, Events(shown.subscriber), interval_seconds=15)
+    assert sampler.tick() == shown.clock.monotonic() + 15
+    assert shown.find("queue_depth") == []
+
+
+# -- labels
+
+
+HOSTILE = [
+    "", " ", "\n", "a\nb", 'a"b', "\x1b[31m", "é" * 500, "a" * 10_000, "\ud800", "{}", "\\",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("queue", HOSTILE)
+def test_a_hostile_queue_name_becomes_a_short_printable_label(queue: str, shown: Shown) -> None:
+    for _ in range(2):
+        shown.subscriber(ev.Claimed(queue, "m", 1, 60.0))
+        shown.subscriber(ev.Completed(queue, "m", 1, 1.0))
+    for name in ("attempts_total", "attempt_seconds_sum", "held"):
+        [labels] = shown.find(name)
+        value = labels["queue"]
+        assert 0 < len(value) <= 100
+        assert value.isascii()
+        assert value.isprintable()
+    [labels] = shown.find("attempts_total")
+    assert shown("attempts_total", **labels) == 2
+
+
+def test_more_queues_than_a_backend_can_keep_share_one_label(shown: Shown) -> None:
+    for number in range(MAX_LABEL_VALUES + 50):
+        shown.subscriber(ev.Claimed(f"q{number}", "m", 1, 60.0))
+        shown.subscriber(ev.Completed(f"q{number}", "m", 1, 1.0))
+    for name in ("attempts_total", "attempt_seconds_sum", "claimed_total", "held"):
+        assert len(shown.find(name)) == MAX_LABEL_VALUES + 1
+    assert shown("attempts_total", queue="other", outcome="completed") == 50
+    shown.subscriber(ev.Completed("q7", "m", 1, 1.0))
+    assert shown("attempts_total", queue="q7", outcome="completed") == 2
+
+
+@pytest.mark.parametrize("kind", [ev.MessageLeaseLost, ev.ChildKilled])
+def test_reasons_become_categories(kind: type[Event], shown: Shown) -> None:
+    extra = {"pid": 1} if kind is ev.ChildKilled else {}
+    for number in range(500):
+        for text in (f"timed out after {number} s", f"{number} is not a reason of ours"):
+            shown.subscriber(kind(queue="q", message_id="m", attempt=1, reason=text, **extra))
+    name = "children_killed_total" if extra else "leases_lost_total"
+    assert {labels["reason"] for labels in shown.find(name)} == {"timeout", "other"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "category"),
+    [
+        ("stalled: no beat for 5 s", "stalled"),
+        ("its cap of 43200 s is reached", "capped"),
+        ("the worker stops", "stopped"),
+        ("the worker stopped before the work was done", "stopped"),
+        ("the worker process did not answer for 30 s", "unresponsive"),
+        ("its process sent an invalid frame: it is of no known kind", "invalid"),
+        ("it could not be settled: OSError: away", "unsettled"),
+        ("SQS does not accept the receipt any more (ReceiptHandleIsInvalid)", "taken"),
+    ],
+)
+def test_each_reason_of_ours_has_a_category(reason: str, category: str) -> None:
+    assert categorize_reason(reason) == category
