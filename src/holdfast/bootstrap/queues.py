@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
+from holdfast.bootstrap.telemetry import make_telemetry
 from holdfast.config.queue import QueueOptions, QueueSettings, SqsSettings
 from holdfast.config.reading import read_settings
 from holdfast.config.variables import QUEUE_VARIABLE, find_misspelt
@@ -163,16 +164,19 @@ def make_queue_opener(
 
     It opens the queue of a Lambda event source. Settings are those of open_queue and are
     checked now. A call to SQS fails if no response comes within `answer_seconds`. Without
-    `events`, events go to the application's log.
+    `events`, events go to the application's log, and to the metrics that the environment
+    asks for.
     """
-    settings = read_settings(SqsSettings, os.environ if env is None else env, given=given)
+    env = os.environ if env is None else env
+    settings = read_settings(SqsSettings, env, given=given)
+    telemetry = make_telemetry(env) if events is None else []
 
     def open_source(address: str) -> "SQSQueue[M]":
         from holdfast.adapters.aws.sqs.event_source import make_client_and_address
         from holdfast.adapters.observe.logging import make_application_log
 
         client, name = make_client_and_address(address.removeprefix("sqs:"), answer_seconds)
-        observed = Events(make_application_log()) if events is None else events
+        observed = Events(make_application_log(), *telemetry) if events is None else events
         return _open_sqs_queue(
             name, model, settings, clock=clock, events=observed, client=client
         )

@@ -59,26 +59,31 @@ class ServiceOptions:
 
     @contextmanager
     def serve_metrics(self, events: "Events") -> Iterator[None]:
-        """Serve metrics until the block is left, if there is a port."""
-        if self.metrics_port is None:
-            yield
-            return
+        """Report metrics until the block is left, as the options and the environment ask."""
         from holdfast.bootstrap import serve_metrics
+        from holdfast.bootstrap.telemetry import make_telemetry
 
-        with closing(serve_metrics(self.metrics_port, self.metrics_host)) as server:
-            events.subscribe(server.subscriber)
-            info(f"metrics at http://{self.metrics_host}:{server.port}/metrics")
+        for subscriber in make_telemetry(os.environ):
+            events.subscribe(subscriber)
+        with ExitStack() as at_the_end:
+            at_the_end.callback(events.flush)
+            if self.metrics_port is not None:
+                server = serve_metrics(self.metrics_port, self.metrics_host)
+                at_the_end.enter_context(closing(server))
+                events.subscribe(server.subscriber)
+                info(f"metrics at http://{self.metrics_host}:{server.port}/metrics")
             yield
 
     @contextmanager
     def sample_queues(
         self, queues: "Iterable[QueueManager[Any]]", events: "Events"
     ) -> Iterator[None]:
-        """Report the depth of queues until the block is left, if metrics are served."""
+        """Report the depth of queues until the block is left, if there are metrics."""
+        from holdfast.bootstrap.telemetry import make_telemetry
         from holdfast.core.queue.sampler import QueueSampler
 
         with ExitStack() as samplers:
-            if self.metrics_port is not None:
+            if self.metrics_port is not None or make_telemetry(os.environ):
                 for queue in queues:
                     samplers.enter_context(QueueSampler(queue, events))
             yield

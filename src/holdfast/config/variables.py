@@ -50,8 +50,9 @@ def _find_known() -> frozenset[str]:
     from holdfast.config.export import ExportSettings
     from holdfast.config.heartbeat import HeartbeatSettings
     from holdfast.config.queue import SqsSettings
+    from holdfast.config.telemetry import TelemetrySettings
 
-    kinds = (SqsSettings, ExportSettings, HeartbeatSettings, ChatSettings)
+    kinds = (SqsSettings, ExportSettings, HeartbeatSettings, ChatSettings, TelemetrySettings)
     settings = {kind.to_variable(name) for kind in kinds for name in kind.model_fields}
     return frozenset(settings) | set(_OTHERS)
 

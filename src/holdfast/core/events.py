@@ -304,6 +304,19 @@ class Events:
         self._subscribers = (*self._subscribers, subscriber)
         self.has_subscribers = True
 
+    def flush(self) -> None:
+        """Let the subscribers that collect events before they write them write now.
+
+        An exception is logged and does not reach the caller.
+        """
+        for subscriber in self._subscribers:
+            flush: Callable[[], object] | None = getattr(subscriber, "flush", None)
+            try:
+                if flush is not None:
+                    flush()
+            except Exception:  # as for emit
+                _log.exception("event subscriber failed to flush")
+
     def emit(self, event: Event) -> None:
         """Call every subscriber. An exception is logged and does not reach the caller."""
         for subscriber in self._subscribers:

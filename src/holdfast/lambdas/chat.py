@@ -11,6 +11,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.bootstrap import make_application_log
+from holdfast.bootstrap.telemetry import make_telemetry
 from holdfast.config.queue import SqsSettings
 from holdfast.config.reading import read_settings
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -63,9 +64,17 @@ class ChatRuntime:
 
         Tracebacks are left out, because an exception may quote what a customer wrote.
         """
-        return self._build_once(
-            "events", lambda: Events(make_application_log(tracebacks=False))
-        )
+
+        def build() -> Events:
+            log = make_application_log(tracebacks=False)
+            return Events(log, *make_telemetry(self.env))
+
+        return self._build_once("events", build)
+
+    def flush_events(self) -> None:
+        """Let metrics be written, because Lambda may freeze the process now."""
+        if "events" in self._built:
+            self.events.flush()
 
     @property
     def app(self) -> "ChatApp":

@@ -179,6 +179,7 @@ class Invocation(Generic[M]):
             self._wait()
         finally:
             self._end()
+            self._queue.events.flush()  # Lambda may freeze the process until the next batch
         with self._writing:
             return {id for id, settled in self._results.items() if settled in _SETTLED}
 

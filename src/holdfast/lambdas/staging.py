@@ -50,6 +50,8 @@ class StagingFunction:
         except Exception as error:  # Twilio would get a 502, and Lambda would log the body
             log.error("webhook_failed error=%s", log_safe_error(error))
             return make_response(503)
+        finally:
+            self._chat.flush_events()
 
     def _handle_request(self, event: Any) -> int:
         try:

@@ -28,6 +28,8 @@ class SweepingFunction:
             raise
         except Exception as error:  # Lambda logs the error, whose text may contain a number
             raise HoldfastError(f"the sweep failed: {type(error).__name__}") from None
+        finally:
+            self._chat.flush_events()
 
 
 handler = SweepingFunction(ChatRuntime())

@@ -30,6 +30,7 @@ from support.lambdas.chat_environment import (
     post,
     signature_of,
 )
+from support.observe.emf_lines import find_lines, get_labels, get_values
 
 
 @pytest.fixture(scope="module")
@@ -575,3 +576,23 @@ def test_a_handler_that_fails_is_logged_without_its_traceback(
     assert "RuntimeError" in logs
     for private in ("canary", str(around.number), "Traceback"):
         assert private not in logs
+
+
+# -- metrics
+
+
+def test_each_function_writes_the_metrics_that_the_environment_asks_for(
+    around: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat = ChatRuntime(around.env | {"HOLDFAST_EMF_NAMESPACE": "shop"})
+    before = set(enumerate_threads())
+    assert status(StagingFunction(chat), post(around.form())) == 200
+    staged = find_lines(capsys.readouterr().out)
+    assert [(get_labels(line), get_values(line)) for line in staged] == [
+        ({"channel": "whatsapp"}, {"chat.staged.total": 1})
+    ]
+    assert staged[0]["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "shop"
+    SweepingFunction(chat)({}, None)
+    [swept] = find_lines(capsys.readouterr().out)
+    assert get_values(swept)["chat.waiting"] >= 1  # other tests leave some waiting
+    assert set(enumerate_threads()) - before == set()

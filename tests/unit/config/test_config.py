@@ -13,6 +13,7 @@ from holdfast.config.heartbeat import HeartbeatSettings
 from holdfast.config.queue import QueueOptions, QueueSettings, SqsSettings
 from holdfast.config.reading import Settings, read_settings
 from holdfast.config.variables import warn_once
+from holdfast.config.telemetry import TelemetrySettings
 from holdfast.core.backoff import Backoff
 from holdfast.core.errors import ConfigError
 from support.paths import ROOT
@@ -228,7 +229,9 @@ def format_default(default: Any) -> str:
 
 
 @pytest.mark.requirement("R004-031", "R004-207")
-@pytest.mark.parametrize("kind", [SqsSettings, ExportSettings, HeartbeatSettings])
+@pytest.mark.parametrize(
+    "kind", [SqsSettings, ExportSettings, HeartbeatSettings, TelemetrySettings]
+)
 def test_every_setting_is_on_the_page_with_its_default(kind: type[Settings]) -> None:
     page = read_page()
     for name, field in kind.model_fields.items():
@@ -241,9 +244,6 @@ def test_every_setting_is_on_the_page_with_its_default(kind: type[Settings]) -> 
 
 
 def test_every_setting_on_the_page_exists() -> None:
-    known = {
-        kind.to_variable(name)
-        for kind in (SqsSettings, ExportSettings, HeartbeatSettings, ChatSettings)
-        for name in kind.model_fields
-    }
+    kinds = (SqsSettings, ExportSettings, HeartbeatSettings, ChatSettings, TelemetrySettings)
+    known = {kind.to_variable(name) for kind in kinds for name in kind.model_fields}
     assert set(read_page()) == known

@@ -1,0 +1,140 @@
+"""The metrics for CloudWatch, as lines of JSON in the embedded metric format (EMF).
+
+CloudWatch Logs makes metrics of such lines, so a Lambda function or a container only has to
+write them to its standard output. There is no thread: lines are written when an event comes
+a minute after the last lines, when a metric has as many values as a line can hold, when a
+worker stops, and when `flush` is called at the end of an invocation.
+
+The writer shares nothing with Powertools for AWS Lambda, whose lines may be in the same log
+and may have the same namespace.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from threading import Lock
+from typing import Any
+
+from holdfast.adapters.observe.measurements import Measurements
+from holdfast.adapters.observe.metric import Labels, Metric, MetricKind
+from holdfast.adapters.observe.metric_table import HELD, REDELIVERY
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.errors import ConfigError
+from holdfast.core.events import Event, WorkerStopped
+
+MAX_METRICS = 100  # in one line, and as many values of one metric
+_UNITS = {"s": "Seconds", "ms": "Milliseconds"}
+_NAMESPACE = re.compile(r"(?!AWS/)[\w.\-/#:]{1,255}", re.ASCII)
+
+Values = dict[Metric, float | list[float]]
+"""The sum of a counter, the last value of a gauge, all values of a histogram."""
+
+
+def _write_to_stdout(text: str) -> None:
+    # One write, because lines of other threads must not come between, and a flush, because
+    # Lambda freezes the process when the function returns.
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+class EmfWriter:
+    """A subscriber that writes the metrics of the events since its last lines.
+
+    Raises ConfigError if CloudWatch would not accept the namespace. `write` gets whole lines.
+    """
+
+    def __init__(
+        self,
+        namespace: str = "holdfast",
+        *,
+        interval_seconds: float = 60.0,
+        write: Callable[[str], object] = _write_to_stdout,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        if not _NAMESPACE.fullmatch(namespace):
+            raise ConfigError(
+                "a CloudWatch namespace has up to 255 letters, digits and . - _ / # : and does "
+                f"not begin with AWS/; got {namespace!r}"
+            )
+        self._namespace = namespace
+        self._interval_seconds = interval_seconds
+        self._write = write
+        self._clock = clock
+        self._lock = Lock()
+        self._collected: dict[tuple[Labels, Labels], Values] = {}
+        self._measurements = Measurements(clock, self._collect)
+        self._flush_at = clock.monotonic() + interval_seconds
+        self._is_full = False
+
+    def __call__(self, event: Event) -> None:
+        self._measurements(event)
+        is_due = self._is_full or self._clock.monotonic() >= self._flush_at
+        if is_due or isinstance(event, WorkerStopped):
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was collected since the last call. Writes nothing if that is nothing."""
+        with self._lock:
+            collected, self._collected = self._collected, {}
+            self._flush_at = self._clock.monotonic() + self._interval_seconds
+            self._is_full = False
+        if collected:
+            self._add_leases(collected)
+            timestamp = int(self._clock.time() * 1000)
+            lines = [
+                self._format_line(labels, values, timestamp)
+                for labels, all_values in collected.items()
+                for values in _split(all_values)
+            ]
+            self._write("".join(f"{line}\n" for line in lines))
+
+    def _collect(self, metric: Metric, labels: Labels, value: float) -> None:
+        with self._lock:
+            values = self._collected.setdefault((metric.labels, labels), {})
+            if metric.kind is MetricKind.GAUGE:
+                values[metric] = value
+            elif metric.kind is MetricKind.COUNTER:
+                values[metric] = values.get(metric, 0.0) + value  # type: ignore[operator]
+            else:
+                readings = values.setdefault(metric, [])
+                assert isinstance(readings, list)
+                readings.append(value)
+                self._is_full |= len(readings) >= MAX_METRICS
+
+    def _add_leases(self, collected: dict[tuple[Labels, Labels], Values]) -> None:
+        for metric in (HELD, REDELIVERY):
+            for labels, number in self._measurements.read_numbers(metric):
+                collected.setdefault((metric.labels, labels), {})[metric] = number
+
+    def _format_line(
+        self, labels: tuple[Labels, Labels], values: Values, timestamp: int
+    ) -> str:
+        names, label_values = labels
+        directive = {
+            "Namespace": self._namespace,
+            "Dimensions": [names],
+            "Metrics": [
+                {"Name": metric.cloudwatch_name, "Unit": _UNITS.get(metric.unit, "Count")}
+                for metric in values
+            ],
+        }
+        line: dict[str, Any] = {
+            "_aws": {"Timestamp": timestamp, "CloudWatchMetrics": [directive]},
+            **dict(zip(names, label_values, strict=True)),
+            **{metric.cloudwatch_name: value for metric, value in values.items()},
+        }
+        return json.dumps(line, separators=(",", ":"), allow_nan=False)
+
+
+def _split(values: Values) -> Iterator[Values]:
+    """Yield the values in parts, none of which has more than fits into a line."""
+    rest = values
+    while rest:
+        part = dict(list(rest.items())[:MAX_METRICS])
+        left = dict(list(rest.items())[MAX_METRICS:])
+        for metric, value in part.items():
+            if isinstance(value, list) and len(value) > MAX_METRICS:
+                part[metric], left[metric] = value[:MAX_METRICS], value[MAX_METRICS:]
+        yield part
+        rest = left

@@ -1,0 +1,11 @@
+"""Settings of metrics and traces, from the environment."""
+
+from pydantic import Field
+
+from holdfast.config.reading import Settings
+
+
+class TelemetrySettings(Settings):
+    """What Lambda functions and the commands that work report, besides logs."""
+
+    emf_namespace: str | None = Field(default=None, min_length=1)
