@@ -18,4 +18,8 @@ def make_telemetry(env: Mapping[str, str]) -> list[Subscriber]:
         from holdfast.adapters.observe.emf import EmfWriter
 
         subscribers.append(EmfWriter(settings.emf_namespace))
+    if settings.otel != "off":
+        from holdfast.adapters.observe.otel_metrics import OpenTelemetryMetrics
+
+        subscribers.append(OpenTelemetryMetrics())
     return subscribers

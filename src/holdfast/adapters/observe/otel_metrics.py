@@ -1,0 +1,77 @@
+"""The metrics for OpenTelemetry (`pip install 'holdfast[otel]'`).
+
+Only the API is used. Where the values go is decided by the meter provider of the application,
+and without one they go nowhere.
+"""
+
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from holdfast.adapters.observe.measurements import Measurements
+from holdfast.adapters.observe.metric import Labels, Metric, MetricKind
+from holdfast.adapters.observe.metric_table import METRICS
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+
+
+def _import_metrics() -> ModuleType:
+    try:
+        import opentelemetry.metrics
+    except ImportError:
+        raise ConfigError(
+            "OpenTelemetry needs opentelemetry-api, which is not installed: "
+            "pip install 'holdfast[otel]'"
+        ) from None
+    return opentelemetry.metrics
+
+
+class OpenTelemetryMetrics(Measurements):
+    """A subscriber that reports the metrics to OpenTelemetry. Create one per process.
+
+    `provider` defaults to the application's global one. Raises ConfigError if the API is
+    not installed. Counters and gauges are read when the provider collects them, so an event
+    costs no call of the SDK, except for the values of histograms.
+    """
+
+    def __init__(
+        self, provider: "MeterProvider | None" = None, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        super().__init__(clock, self._record)
+        self._api = _import_metrics()
+        meter = (provider or self._api.get_meter_provider()).get_meter("holdfast")
+        self._histograms: dict[Metric, Any] = {}
+        for metric in METRICS:
+            self._add_instrument(meter, metric)
+
+    def _add_instrument(self, meter: Any, metric: Metric) -> None:
+        name, unit, text = metric.otel_name, metric.unit, metric.text
+        match metric.kind:
+            case MetricKind.COUNTER:
+                meter.create_observable_counter(name, [self._make_callback(metric)], unit, text)
+            case MetricKind.GAUGE:
+                meter.create_observable_gauge(name, [self._make_callback(metric)], unit, text)
+            case MetricKind.HISTOGRAM:
+                self._histograms[metric] = meter.create_histogram(
+                    name, unit, text, explicit_bucket_boundaries_advisory=metric.buckets
+                )
+
+    def _make_callback(self, metric: Metric) -> Callable[[Any], Iterable[Any]]:
+        def observe(_: Any) -> Iterable[Any]:
+            return [
+                self._api.Observation(number, _name_labels(metric, labels))
+                for labels, number in self.read_numbers(metric)
+            ]
+
+        return observe
+
+    def _record(self, metric: Metric, labels: Labels, value: float) -> None:
+        if (histogram := self._histograms.get(metric)) is not None:
+            histogram.record(value, _name_labels(metric, labels))
+
+
+def _name_labels(metric: Metric, labels: Labels) -> dict[str, str]:
+    return dict(zip(metric.labels, labels, strict=True))
