@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from holdfast.bootstrap.telemetry import make_telemetry
+from holdfast.bootstrap.telemetry import make_telemetry, trace_queue
 from holdfast.config.queue import QueueOptions, QueueSettings, SqsSettings
 from holdfast.config.reading import read_settings
 from holdfast.config.variables import QUEUE_VARIABLE, find_misspelt
@@ -14,7 +14,7 @@ from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import AnyMessage, M, Message, P, to_message_model
-from holdfast.core.urls import QUEUES, parse_url, split_database_path
+from holdfast.core.urls import QUEUES, Url, parse_url, split_database_path
 
 if TYPE_CHECKING:
     from holdfast.adapters.aws.sqs import SQSQueue as SQSQueue
@@ -84,9 +84,21 @@ def open_queue(
     model = to_message_model(model)
     env = os.environ if env is None else env
     parsed = parse_url(resolve_queue_url(url, env), QUEUES)
+    connection = {"clock": clock, "events": events}
     if parsed.scheme == "sqs":
         sqs = read_settings(SqsSettings, env, parsed.options, given)
-        return _open_sqs_queue(parsed.path, model, sqs, clock=clock, events=events)
+        return trace_queue(_open_sqs_queue(parsed.path, model, sqs, **connection), env)
+    return trace_queue(_open_local_queue(parsed, model, env, given, create, connection), env)
+
+
+def _open_local_queue(
+    parsed: Url,
+    model: type[M],
+    env: Mapping[str, str],
+    given: Mapping[str, Any],
+    create: bool,
+    connection: Mapping[str, Any],
+) -> QueueManager[M]:
     settings = read_settings(QueueSettings, env, parsed.options, given)
     if parsed.scheme == "memory":
         from holdfast.testing.memory_queue import MemoryQueue
@@ -94,8 +106,7 @@ def open_queue(
         return MemoryQueue(
             model,
             name=parsed.path or "memory",
-            clock=clock,
-            events=events,
+            **connection,
             **_without(settings, "durability", "access", "data_dir"),
         )
     if parsed.scheme == "sqlite":
@@ -107,8 +118,7 @@ def open_queue(
             model,
             queue=name,
             create=create,
-            clock=clock,
-            events=events,
+            **connection,
             **_without(settings, "data_dir"),
         )
     from holdfast.adapters.local.filesystem import FilesystemQueue
@@ -120,8 +130,7 @@ def open_queue(
         campaign=campaign,
         queue=queue,
         create=create,
-        clock=clock,
-        events=events,
+        **connection,
         **_without(settings, "data_dir"),
     )
 
@@ -177,9 +186,10 @@ def make_queue_opener(
 
         client, name = make_client_and_address(address.removeprefix("sqs:"), answer_seconds)
         observed = Events(make_application_log(), *telemetry) if events is None else events
-        return _open_sqs_queue(
+        queue = _open_sqs_queue(
             name, model, settings, clock=clock, events=observed, client=client
         )
+        return trace_queue(queue, env)
 
     return open_source
 

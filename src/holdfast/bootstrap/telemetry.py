@@ -1,10 +1,15 @@
-"""Metrics as the environment asks for them."""
+"""Metrics and traces as the environment asks for them."""
 
 from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from holdfast.config.reading import read_settings
 from holdfast.config.telemetry import TelemetrySettings
 from holdfast.core.events import Subscriber
+from holdfast.core.queue.manager import QueueManager
+
+Q = TypeVar("Q", bound=QueueManager[Any])
+_OTEL = TelemetrySettings.to_variable("otel")
 
 
 def make_telemetry(env: Mapping[str, str]) -> list[Subscriber]:
@@ -20,6 +25,19 @@ def make_telemetry(env: Mapping[str, str]) -> list[Subscriber]:
         subscribers.append(EmfWriter(settings.emf_namespace))
     if settings.otel != "off":
         from holdfast.adapters.observe.otel_metrics import OpenTelemetryMetrics
+        from holdfast.adapters.observe.tracing import OpenTelemetryTracing
 
-        subscribers.append(OpenTelemetryMetrics())
+        subscribers += [OpenTelemetryMetrics(), OpenTelemetryTracing()]
     return subscribers
+
+
+def trace_queue(queue: Q, env: Mapping[str, str]) -> Q:
+    """Return the queue, traced if the environment asks for it. Raises ConfigError."""
+    if _OTEL not in env:  # most processes trace nothing, and need not read the settings
+        return queue
+    settings = read_settings(TelemetrySettings, env)
+    if settings.otel != "off":
+        from holdfast.adapters.observe.tracing import OpenTelemetryTracing
+
+        OpenTelemetryTracing(parent=settings.otel == "parent").trace_queue(queue)
+    return queue

@@ -315,7 +315,7 @@ class Invocation(Generic[M]):
             if started >= self._times.start_until:  # the lanes are not closed yet
                 settled = self._settle(entry, GiveBack(), 0.0)
             elif self._is_held(entry):
-                outcome = executor.execute(entry.message, get_lease(entry.message))
+                outcome = self._execute(executor, entry.message)
                 settled = self._settle(entry, outcome, self._clock.monotonic() - started)
                 del outcome  # its exception refers to this frame
         finally:
@@ -324,6 +324,15 @@ class Invocation(Generic[M]):
             self._lanes.finish(entry)
         else:
             self._give_back(self._lanes.fail(entry))
+
+    def _execute(self, executor: DirectExecutor[M], message: M) -> Outcome:
+        queue, lease = self._queue, get_lease(message)
+        if queue.tracing is None:
+            return executor.execute(message, lease)
+        with queue.tracing.processing(queue, message) as note_outcome:
+            outcome = executor.execute(message, lease)
+            note_outcome(outcome)
+        return outcome
 
     def _is_held(self, entry: BatchEntry[M]) -> bool:
         """Check the lease, which may have been lost while the message waited to be started."""

@@ -26,9 +26,12 @@ from holdfast.core.queue.manager import (
 from holdfast.core.queue.message import (
     MAX_BYTES,
     AnyMessage,
+    Headers,
     M,
     MessageCodec,
+    attach_headers,
     attach_lease,
+    get_headers,
     get_lease,
 )
 from holdfast.core.queue.search import select_messages
@@ -100,24 +103,34 @@ class MemoryQueue(QueueManager[M]):
         """Store all messages, or none if one cannot be encoded."""
         self._check_delay(delay_seconds)
         # All are encoded before any is stored, so that nothing is stored if one cannot be.
-        bodies = [(message.id, self._codec.encode(message)) for message in messages]
-        for message_id, body in bodies:
-            self._store(message_id, body, max(0.0, delay_seconds))
-        return [message_id for message_id, _ in bodies]
+        bodies = [
+            (message.id, self._codec.encode(message), get_headers(message))
+            for message in messages
+        ]
+        for message_id, body, headers in bodies:
+            self._store(message_id, body, max(0.0, delay_seconds), headers)
+        return [message_id for message_id, _, _ in bodies]
 
     def inject(self, body: bytes) -> None:
         """Put raw bytes into the queue, as another or a newer program might do."""
         message_id = (parse_body(body) or {}).get("id")
         self._store(message_id if isinstance(message_id, str) else "", body, 0.0)
 
-    def _store(self, message_id: str, body: bytes, delay_seconds: float) -> None:
+    def _store(
+        self,
+        message_id: str,
+        body: bytes,
+        delay_seconds: float,
+        headers: Headers | None = None,
+    ) -> None:
         with self._table.lock:
             if self.dedupe and self._table.is_known(message_id):
                 return
             key = secrets.token_hex(8)
             due = WaitingState(self._now() + delay_seconds)
             number = self._table.next_number()
-            self._table.put(MemoryTask(key, number, message_id or key, body, due))
+            task = MemoryTask(key, number, message_id or key, body, due, headers=headers)
+            self._table.put(task)
 
     def _now(self) -> float:
         return self._table.clock.monotonic()
@@ -133,6 +146,8 @@ class MemoryQueue(QueueManager[M]):
             lease = self._make_lease(task, claimed_at)
             if (message := self._decode(task, lease)) is not None:
                 attach_lease(message, lease)
+                if task.headers is not None:
+                    attach_headers(message, task.headers)
                 claimed.append(message)
         return claimed
 

@@ -28,6 +28,7 @@ from holdfast.core.queue.manager import (
     PastAttempt,
     QueueStats,
 )
+from holdfast.core.queue.message import Headers
 
 # After a claim, a worker passes the lease to its keeper within this time.
 _HAND_OVER_SECONDS = 0.25
@@ -86,6 +87,7 @@ class MemoryTask:
     inherited: bytes | None = None  # the newest checkpoint of the attempts before it
     past: tuple[PastAttempt, ...] = ()
     result: bytes | None = None  # of the current attempt; counts when the task is finished
+    headers: Headers | None = None
 
     @property
     def attempts(self) -> int:

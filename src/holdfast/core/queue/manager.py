@@ -30,6 +30,7 @@ from holdfast.core.queue.message import M, Message, P, QueueMessage, get_lease
 
 if TYPE_CHECKING:
     from holdfast.core.queue.aio import AsyncQueue
+    from holdfast.core.tracing import Tracing
 
 MAX_SECONDS = 10 * 366 * 86_400.0
 MAX_RESULT_BYTES = 64 * 1024
@@ -93,6 +94,12 @@ class QueueManager(ABC, Generic[M]):
 
     stats_stale_until: float = 0.0
     """Monotonic. Until then, a message returned to the queue may be missing in `stats`."""
+
+    messaging_system: str = "holdfast"
+    """The system that carries the messages, as OpenTelemetry names it."""
+
+    tracing: "Tracing | None" = None
+    """What shows the attempts at messages of this queue as spans."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {

@@ -58,7 +58,8 @@ class QueueMessage(BaseModel):
 
     # The lease is stored in a slot, which pydantic does not serialise, copy or pickle. So a
     # message that went through JSON can never settle the work of another worker.
-    __slots__ = ("_lease",)
+    # The headers are beside the payload in the same way.
+    __slots__ = ("_headers", "_lease")
 
     id: str = Field(default_factory=make_id, min_length=1, max_length=MAX_ID_LENGTH)
     schema_version: int = 1
@@ -161,6 +162,37 @@ def attach_lease(message: QueueMessage, lease: "Lease") -> None:
     """Attach the lease and the attempt number to a polled message. Only queues call this."""
     object.__setattr__(message, "_lease", lease)
     message.__dict__["attempts"] = lease.attempt
+
+
+Headers = Mapping[str, str]
+"""What travels beside the payload of a message: the context of a trace, as W3C writes it."""
+
+
+def get_headers(message: QueueMessage) -> Headers | None:
+    """Return the headers of a message, or None if it has none."""
+    headers: Headers | None = getattr(message, "_headers", None)
+    return headers
+
+
+def attach_headers(message: QueueMessage, headers: Headers) -> None:
+    """Attach headers to a message before it is pushed, or when it is polled."""
+    object.__setattr__(message, "_headers", headers)
+
+
+def pack_headers(message: QueueMessage) -> str | None:
+    """Return the headers of a message as JSON, or None if it has none."""
+    headers = get_headers(message)
+    return None if headers is None else json.dumps(dict(headers), separators=(",", ":"))
+
+
+def unpack_headers(message: QueueMessage, packed: str | bytes) -> None:
+    """Attach headers as `pack_headers` returned them. Anything else is ignored."""
+    try:
+        headers = json.loads(packed)
+    except ValueError:
+        return
+    if isinstance(headers, dict) and all(isinstance(v, str) for v in headers.values()):
+        attach_headers(message, headers)
 
 
 class MessageCodec(Generic[M]):

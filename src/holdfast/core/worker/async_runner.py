@@ -183,13 +183,22 @@ class AsyncRunner(Generic[M]):
         self._cancel(running, Abandoned(lease.reason))
 
     async def _attempt(self, running: _RunningMessage, message: M) -> None:
+        queue = self._in_flight.queue
+        if queue.tracing is None:
+            outcome = await self._call_handler(running, message)
+        else:
+            with queue.tracing.processing(queue, message) as note_outcome:
+                outcome = await self._call_handler(running, message)
+                note_outcome(outcome)
+        self._settle_soon(running, message, outcome)
+
+    async def _call_handler(self, running: _RunningMessage, message: M) -> Outcome:
         try:
             result = await self._call(message, self._make_context(message, running.lease))
-            outcome = to_outcome(result)
+            return to_outcome(result)
         # An exception ends only this attempt, even SystemExit.
         except BaseException as error:
-            outcome = _map_error(error, running.outcome)
-        self._settle_soon(running, message, outcome)
+            return _map_error(error, running.outcome)
 
     def _cancel(self, running: _RunningMessage, outcome: Outcome) -> None:
         """Cancel the coroutine from any thread. Only the first call has an effect."""

@@ -236,7 +236,7 @@ class ThreadRunner(Generic[M]):
         started_at = self._clock.monotonic()
         outcome: Outcome = GIVE_BACK
         try:
-            outcome = executor.execute(message, lease)
+            outcome = self._execute(executor, message, lease)
         except OSError:
             pass  # the handler was not started, and `prepare` will report the error
         except HandlerNotFound:
@@ -250,6 +250,15 @@ class ThreadRunner(Generic[M]):
             # Its exception refers to this frame. Without this line, the message would stay in
             # memory until the garbage collector finds the cycle.
             del outcome
+
+    def _execute(self, executor: Executor[M], message: M, lease: Lease) -> Outcome:
+        queue = self._in_flight.queue
+        if queue.tracing is None:
+            return executor.execute(message, lease)
+        with queue.tracing.processing(queue, message) as note_outcome:
+            outcome = executor.execute(message, lease)
+            note_outcome(outcome)
+        return outcome
 
 
 class ProcessRunner(ThreadRunner[M]):

@@ -122,7 +122,7 @@ def drop_zeros(values: Values) -> Values:
     return {
         series: value
         for series, value in values.items()
-        if not (isinstance(value, dict) and value["count"] == 0 or value == 0)
+        if not ((isinstance(value, dict) and value["count"] == 0) or value == 0)
     }
 
 

@@ -29,7 +29,7 @@ from holdfast.adapters.aws.sqs.queue_client import (
     Receipt,
 )
 from holdfast.adapters.aws.sqs.receipts import InFlightReceipts
-from holdfast.adapters.aws.sqs.sending import MessageSender, check_group
+from holdfast.adapters.aws.sqs.sending import MessageSender, check_group, read_headers
 from holdfast.adapters.aws.sqs.unhandled import (
     UnhandledDeliveries,
     compute_first_receive_age,
@@ -58,13 +58,20 @@ from holdfast.core.queue.manager import (
     QueueStats,
     ignore_progress,
 )
-from holdfast.core.queue.message import AnyMessage, M, MessageCodec, attach_lease
+from holdfast.core.queue.message import (
+    AnyMessage,
+    M,
+    MessageCodec,
+    attach_headers,
+    attach_lease,
+)
 from holdfast.core.worker.settle import SettleResult
 
 CAP_SECONDS = 12 * 3600.0  # from the receive; SQS refuses to extend beyond it
 MAX_POLL_SECONDS = 20
 
 _ATTRIBUTES = [
+    "AWSTraceHeader",
     "ApproximateFirstReceiveTimestamp",
     "ApproximateReceiveCount",
     "MessageGroupId",
@@ -90,6 +97,7 @@ class SQSQueue(QueueManager[M]):
     poll_batch = MAX_BATCH_ENTRIES
     slot_wait_seconds = 0.003
     min_empty_checks = 3
+    messaging_system = "aws_sqs"
     capabilities: ClassVar[frozenset[str]] = frozenset({"redrive_by_id", "drop"})
 
     def __init__(
@@ -271,6 +279,8 @@ class SQSQueue(QueueManager[M]):
             cap_at=asked_at + CAP_SECONDS,
         )
         attach_lease(message, lease)
+        if self.tracing is not None and (headers := read_headers(receipt)) is not None:
+            attach_headers(message, headers)
         self._in_flight.add(lease)
         return message
 

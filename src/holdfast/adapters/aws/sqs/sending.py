@@ -28,7 +28,7 @@ from holdfast.core.errors import (
     MessageTooLarge,
     QueueUnavailable,
 )
-from holdfast.core.queue.message import M, MessageCodec
+from holdfast.core.queue.message import Headers, M, MessageCodec, get_headers
 
 MAX_DELAY_SECONDS = 900
 DEFAULT_GROUP = "holdfast"  # without `group_by` a FIFO queue keeps one order for all
@@ -37,6 +37,11 @@ DEFAULT_GROUP = "holdfast"  # without `group_by` a FIFO queue keeps one order fo
 REASON, DETAIL = "HoldfastReason", "HoldfastDetail"
 ATTEMPTS, SOURCE = "HoldfastAttempts", "HoldfastSource"
 
+_HEADER_NAMES = ("traceparent", "tracestate")
+_X_RAY = re.compile(
+    r"Root=1-(?P<time>[0-9a-f]{8})-(?P<random>[0-9a-f]{24});"
+    r"Parent=(?P<parent>[0-9a-f]{16})(;Sampled=(?P<sampled>[01]))?"
+)
 _HOLDFAST_NAMES = frozenset({REASON, DETAIL, ATTEMPTS, SOURCE})
 _MAX_ATTRIBUTES = 10  # attributes of one message
 _VALUES = ("DataType", "StringValue", "BinaryValue")
@@ -119,9 +124,13 @@ class MessageSender(Generic[M]):
         extra = self._make_arguments(message, delay_seconds)
         body = self._codec.encode(message).decode()
         text = _NOT_XML.sub(lambda match: f"\\u{ord(match[0]):04x}", body)
-        outgoing = OutgoingMessage(message.id, text, len(text.encode()), extra)
-        self._client.check_size(outgoing.id, outgoing.size)
-        return outgoing
+        size = len(text.encode())
+        max_bytes = self._client.check_size(message.id, size)
+        if (headers := get_headers(message)) is not None:
+            attributes = _make_header_attributes(headers, max_bytes - size)
+            extra["MessageAttributes"] = attributes
+            size += _count_bytes(attributes)
+        return OutgoingMessage(message.id, text, size, extra)
 
     def _make_arguments(self, message: M, delay_seconds: float) -> dict[str, Any]:
         if not delay_seconds <= MAX_DELAY_SECONDS:  # also for NaN
@@ -156,6 +165,30 @@ class MessageSender(Generic[M]):
                 raise _make_send_error(self._client, failed)
             self._clock.sleep(_BACKOFF.delay(tries, self._random))
             batch = [message for message, _ in failed]
+
+
+def _make_header_attributes(headers: Headers, room: int) -> dict[str, Any]:
+    """Return the headers as attributes, without those that do not fit into `room` bytes."""
+    attributes: dict[str, Any] = {}
+    for name, value in headers.items():
+        with_it = {**attributes, name: {"DataType": "String", "StringValue": value}}
+        if len(with_it) <= _MAX_ATTRIBUTES and _count_bytes(with_it) <= room:
+            attributes = with_it
+    return attributes
+
+
+def read_headers(receipt: Receipt) -> Headers | None:
+    """Return the trace context of a message: W3C's attributes, or else that of X-Ray."""
+    headers = {
+        name: str(receipt.attributes[name].get("StringValue", ""))
+        for name in _HEADER_NAMES
+        if name in receipt.attributes
+    }
+    if not headers and (found := _X_RAY.search(receipt.system.get("AWSTraceHeader", ""))):
+        flags = "01" if found["sampled"] == "1" else "00"
+        trace = f"{found['time']}{found['random']}"
+        headers = {"traceparent": f"00-{trace}-{found['parent']}-{flags}"}
+    return headers or None
 
 
 def _make_send_error(

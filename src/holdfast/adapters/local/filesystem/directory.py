@@ -18,6 +18,7 @@ from holdfast.core.errors import HoldfastError, QueueUnavailable
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 # O_NONBLOCK and O_NOFOLLOW, because a FIFO or a symlink that was put here must neither hang
 # a worker nor lead it out of the queue.
+_HEADERS = "user.holdfast.headers"
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _FIRST_READ_BYTES = 4096
@@ -48,8 +49,12 @@ class QueueDirectory:
         self._close_fd()
         self.fd = -1
 
-    def write(self, path: str, body: bytes) -> None:
-        """Write a new file. No process reads it before it is moved to its place."""
+    def write(self, path: str, body: bytes, headers: str | None = None) -> None:
+        """Write a new file. No process reads it before it is moved to its place.
+
+        The headers are an extended attribute, which a rename keeps and earlier versions
+        ignore. A filesystem without such attributes drops them.
+        """
         fd = self.fs.open(path, _WRITE, self._modes.file, dir_fd=self.fd)
         try:
             if self._shared:
@@ -57,9 +62,25 @@ class QueueDirectory:
             written = self.fs.write(fd, body)
             while written < len(body):
                 written += self.fs.write(fd, body[written:])
+            if headers is not None:
+                with suppress(OSError):
+                    self.fs.setxattr(fd, _HEADERS, headers.encode())
         except BaseException:
             self.discard(path)  # otherwise a full disk would collect one file for each try
             raise
+        finally:
+            self.fs.close(fd)
+
+    def read_headers(self, path: str) -> bytes | None:
+        """Return the headers of a file, or None if it has none."""
+        try:
+            fd = self.fs.open(path, _READ, dir_fd=self.fd)
+        except OSError:
+            return None
+        try:
+            return bytes(self.fs.getxattr(fd, _HEADERS))
+        except OSError:
+            return None
         finally:
             self.fs.close(fd)
 

@@ -4,11 +4,17 @@ Each call is one step of the protocol. The crash tests kill the process before e
 the schedule tests interleave the steps.
 """
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
+
+
+def refuse_xattr(*_: object) -> bytes:
+    """Raise OSError, as a filesystem without extended attributes does."""
+    raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
 
 class FsOps:
@@ -32,6 +38,9 @@ class FsOps:
     fchmod = staticmethod(os.fchmod)
     utime = staticmethod(os.utime)
     flock = staticmethod(fcntl.flock)
+    # Not on every system, and not on every filesystem.
+    setxattr = staticmethod(getattr(os, "setxattr", refuse_xattr))
+    getxattr = staticmethod(getattr(os, "getxattr", refuse_xattr))
     listdir: "staticmethod[[int], list[str]]" = staticmethod(os.listdir)
 
     @staticmethod

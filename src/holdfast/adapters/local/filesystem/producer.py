@@ -14,6 +14,9 @@ from holdfast.adapters.local.filesystem.segments import SegmentWriter
 from holdfast.adapters.local.filesystem.server_clock import ServerClock
 from holdfast.core.errors import QueueUnavailable
 
+OutgoingTask = tuple[str, bytes, str | None]
+"""The hash of a message's id, its body, and its headers as JSON."""
+
 
 class Producer:
     """Pushes messages for one process. Shared by its threads, but not by its forks."""
@@ -39,14 +42,16 @@ class Producer:
         """
         return f"{(self._nonce + next(self._count)) & 0xFF_FFFF_FFFF:010x}{id_hash[:8]}"
 
-    def push(self, id_hash: str, body: bytes, delay_seconds: float) -> None:
+    def push(
+        self, id_hash: str, body: bytes, delay_seconds: float, headers: str | None = None
+    ) -> None:
         """Push one message. If it raises, the message was not pushed."""
         directory = self._directory
         key = self.make_key(id_hash)
         aside = f"tmp/{key}"
         target = self.choose_path(f"{key}~0", delay_seconds)
         try:
-            directory.write(aside, body)
+            directory.write(aside, body, headers)
             if directory.durable:
                 directory.sync(aside)
             if not directory.rename(aside, target):
@@ -57,19 +62,19 @@ class Producer:
         if directory.durable:
             self._sync_or_take_back(os.path.dirname(target), [target])
 
-    def push_batch(self, batch: Sequence[tuple[str, bytes]], delay_seconds: float) -> None:
+    def push_batch(self, batch: Sequence[OutgoingTask], delay_seconds: float) -> None:
         """Push all messages or none, as a segment that one rename publishes."""
         now_ms = self._server_clock.read_wall_ms()
         due_ms = now_ms + int(delay_seconds * 1000) if delay_seconds > 0 else now_ms
         with self._lock:
             segment = self._segments.name_sealed_segment(due_ms, now_ms)
         aside = f"tmp/{segment}"
-        paths = [f"{aside}/{self.make_key(id_hash)}~0~{due_ms}.json" for id_hash, _ in batch]
+        paths = [f"{aside}/{self.make_key(id_hash)}~0~{due_ms}.json" for id_hash, *_ in batch]
         try:
             self._directory.refuse_links("tmp", "pending")
             self._directory.mkdir(aside)
-            for path, (_, body) in zip(paths, batch, strict=True):
-                self._directory.write(path, body)
+            for path, (_, body, headers) in zip(paths, batch, strict=True):
+                self._directory.write(path, body, headers)
             if self._directory.durable:
                 self._directory.sync(*paths)
                 self._directory.sync(aside)
@@ -84,22 +89,26 @@ class Producer:
             published = [path.replace("tmp/", "pending/", 1) for path in paths]
             self._sync_or_take_back("pending", published)
 
-    def push_once(self, id_hash: str, body: bytes, delay_seconds: float) -> bool:
+    def push_once(
+        self, id_hash: str, body: bytes, delay_seconds: float, headers: str | None = None
+    ) -> bool:
         """Push one message unless its id is taken, see dedupe.py. Return whether it was."""
-        pushed = self._push_unless_alive(id_hash, body, delay_seconds)
+        pushed = self._push_unless_alive(id_hash, body, delay_seconds, headers)
         # Without the id lock, because the check takes the locks of other ids.
         if not pushed and self._record_check.run_if_due():
-            pushed = self._push_unless_alive(id_hash, body, delay_seconds)
+            pushed = self._push_unless_alive(id_hash, body, delay_seconds, headers)
         return pushed
 
-    def _push_unless_alive(self, id_hash: str, body: bytes, delay_seconds: float) -> bool:
+    def _push_unless_alive(
+        self, id_hash: str, body: bytes, delay_seconds: float, headers: str | None
+    ) -> bool:
         with self._dedupe.lock_id(id_hash):
             if self._dedupe.is_taken(id_hash):
                 return False
             key = self.make_key(id_hash)
             aside, target = f"tmp/{key}", self.choose_path(f"{key}~0", delay_seconds)
             try:
-                self._directory.write(aside, body)
+                self._directory.write(aside, body, headers)
                 if self._directory.durable:
                     self._directory.sync(aside, "tmp")
                 self._dedupe.record(id_hash, key)

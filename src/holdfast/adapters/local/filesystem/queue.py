@@ -43,7 +43,7 @@ from holdfast.adapters.local.filesystem.history import AttemptHistory
 from holdfast.adapters.local.filesystem.housekeeping import SWEEP_SECONDS, Housekeeping
 from holdfast.adapters.local.filesystem.inspector import Inspector
 from holdfast.adapters.local.filesystem.names import MAX_FENCE, TaskName
-from holdfast.adapters.local.filesystem.producer import Producer
+from holdfast.adapters.local.filesystem.producer import OutgoingTask, Producer
 from holdfast.adapters.local.filesystem.record_check import RecordCheck
 from holdfast.adapters.local.filesystem.server_clock import ServerClock
 from holdfast.adapters.local.filesystem.workers import WorkerRegistry
@@ -70,7 +70,15 @@ from holdfast.core.queue.manager import (
     QueueStats,
     ignore_progress,
 )
-from holdfast.core.queue.message import AnyMessage, M, MessageCodec, attach_lease, get_lease
+from holdfast.core.queue.message import (
+    AnyMessage,
+    M,
+    MessageCodec,
+    attach_lease,
+    get_lease,
+    pack_headers,
+    unpack_headers,
+)
 from holdfast.core.queue.search import select_messages
 
 NEWER_SCHEMA_DELAY_SECONDS = 30.0
@@ -181,7 +189,7 @@ class FilesystemQueue(QueueManager[M]):
             self._check_delay(delay_seconds)
         push = self._producer.push_once if self.dedupe else self._producer.push
         try:
-            push(names.hash_id(message.id), body, delay_seconds)
+            push(names.hash_id(message.id), body, delay_seconds, pack_headers(message))
         except OSError as error:
             raise to_queue_unavailable(self.folder, error) from error
         return message.id
@@ -190,24 +198,24 @@ class FilesystemQueue(QueueManager[M]):
         """Push messages in batches. If a message or the disk fails, its batch is not pushed."""
         self._check_delay(delay_seconds)
         pushed: list[str] = []
-        batch: list[tuple[str, bytes]] = []
+        batch: list[OutgoingTask] = []
         size = 0
         for message in messages:
             body = self._codec.encode(message)
             if len(batch) >= MAX_BATCH_MESSAGES or size + len(body) > MAX_BATCH_BYTES:
                 self._push_batch(batch, delay_seconds)
                 batch, size = [], 0
-            batch.append((names.hash_id(message.id), body))
+            batch.append((names.hash_id(message.id), body, pack_headers(message)))
             size += len(body)
             pushed.append(message.id)
         self._push_batch(batch, delay_seconds)
         return pushed
 
-    def _push_batch(self, batch: Sequence[tuple[str, bytes]], delay_seconds: float) -> None:
+    def _push_batch(self, batch: Sequence[OutgoingTask], delay_seconds: float) -> None:
         with self._translate_errors():
             if self.dedupe:
-                for id_hash, body in batch:
-                    self._producer.push_once(id_hash, body, delay_seconds)
+                for id_hash, body, headers in batch:
+                    self._producer.push_once(id_hash, body, delay_seconds, headers)
             elif batch:
                 self._producer.push_batch(batch, delay_seconds)
 
@@ -278,6 +286,10 @@ class FilesystemQueue(QueueManager[M]):
             seconds=self.lease_seconds,
         )
         attach_lease(message, lease)
+        if self.tracing is not None:
+            headers = self._directory.read_headers(claim.path)
+            if headers is not None:
+                unpack_headers(message, headers)
         return message
 
     def _report_takeover(self, claim: Claim, message_id: str, token: str) -> None:

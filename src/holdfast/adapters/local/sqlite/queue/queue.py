@@ -28,7 +28,7 @@ from holdfast.adapters.local.sqlite.connection import Durability
 from holdfast.adapters.local.sqlite.database import Database
 from holdfast.adapters.local.sqlite.queue import inspection, search
 from holdfast.adapters.local.sqlite.queue.maintenance import Maintenance, add_attempt
-from holdfast.adapters.local.sqlite.queue.schema import QUEUES, create_results
+from holdfast.adapters.local.sqlite.queue.schema import QUEUES, add_headers, create_results
 from holdfast.adapters.local.sqlite.queue.timeline import Timeline
 from holdfast.adapters.modes import Access
 from holdfast.core import events as ev
@@ -61,6 +61,8 @@ from holdfast.core.queue.message import (
     MessageCodec,
     attach_lease,
     get_lease,
+    pack_headers,
+    unpack_headers,
 )
 
 T = TypeVar("T")
@@ -78,19 +80,21 @@ _PUSH = """
 INSERT INTO messages (queue_no, state, at_ms, dedupe, claims, refunds, id, body)
 VALUES (?, 0, ?, ?, 0, 0, ?, ?) ON CONFLICT DO NOTHING
 """
+_PUSH_WITH_HEADERS = """
+INSERT INTO messages (queue_no, state, at_ms, dedupe, claims, refunds, id, body, headers)
+VALUES (?, 0, ?, ?, 0, 0, ?, ?, ?) ON CONFLICT DO NOTHING
+"""
 _CLAIM = """
 UPDATE messages
 SET state = 1, claims = claims + 1, at_ms = ?1, claimed_ms = ?2, worker_no = ?3
 WHERE message_no {chosen} (
     SELECT message_no FROM messages
     WHERE queue_no = ?4 AND state = 0 AND at_ms <= ?2 ORDER BY at_ms, message_no LIMIT ?5)
-RETURNING message_no, claims, refunds, NULL, id, CAST(body AS BLOB)
+RETURNING message_no, claims, refunds, NULL, id, CAST(body AS BLOB), {headers}
 """
-_CLAIM_ONE = _CLAIM.format(chosen="=")  # a third faster, because it needs no list of numbers
-_CLAIM_MANY = _CLAIM.format(chosen="IN")
 _EXPIRED = """
-SELECT message_no, claims + 1, refunds, worker_no, id, CAST(body AS BLOB) FROM messages
-WHERE queue_no = ? AND state = 1 AND at_ms <= ? ORDER BY at_ms LIMIT ?
+SELECT message_no, claims + 1, refunds, worker_no, id, CAST(body AS BLOB), {headers}
+FROM messages WHERE queue_no = ? AND state = 1 AND at_ms <= ? ORDER BY at_ms LIMIT ?
 """
 _TAKE_OVER = """
 UPDATE messages SET claims = claims + 1, at_ms = ?, claimed_ms = ?, worker_no = ?
@@ -122,8 +126,21 @@ _SAVE_RESULT = (
 
 _ACKED: Sequence[LeaseLost | None] = (None,)
 
-# message_no, claims, refunds, the worker that it was taken over from, id, body
-ClaimedRow = tuple[int, int, int, int | None, str, bytes]
+# message_no, claims, refunds, the worker that it was taken over from, id, body, headers
+ClaimedRow = tuple[int, int, int, int | None, str, bytes, str | None]
+
+
+class _ClaimStatements:
+    """The statements that claim messages, with or without the column of headers."""
+
+    def __init__(self, headers: str) -> None:
+        # A claim of one is a third faster, because it needs no list of numbers.
+        self.one = _CLAIM.format(chosen="=", headers=headers)
+        self.many = _CLAIM.format(chosen="IN", headers=headers)
+        self.expired = _EXPIRED.format(headers=headers)
+
+
+_WITHOUT_HEADERS, _WITH_HEADERS = _ClaimStatements("NULL"), _ClaimStatements("headers")
 
 
 class SQLiteQueue(QueueManager[M]):
@@ -191,11 +208,14 @@ class SQLiteQueue(QueueManager[M]):
         self._seen_ms = 0
         self._take_over_at_ms = 0
         self._was_empty = False
+        self._claims = _WITHOUT_HEADERS
         self._checkpointed: set[int] = set()  # messages that this process saved a checkpoint of
 
     # -- producing
 
     def _push(self, message: M, delay_seconds: float) -> str:
+        if self.tracing is not None:
+            return self.push_many([message], delay_seconds=delay_seconds)[0]
         body = self._codec.encode(message).decode()
         due_ms = self._get_due_ms(delay_seconds)
         self._database.execute(_PUSH, (self._queue_no, due_ms, self.dedupe, message.id, body))
@@ -208,7 +228,8 @@ class SQLiteQueue(QueueManager[M]):
         batch: list[tuple[Any, ...]] = []
         queue_no, dedupe, encode = self._queue_no, self.dedupe, self._codec.encode
         for message in messages:
-            batch.append((queue_no, due_ms, dedupe, message.id, encode(message).decode()))
+            row = queue_no, due_ms, dedupe, message.id, encode(message).decode()
+            batch.append(row if self.tracing is None else (*row, pack_headers(message)))
             pushed.append(message.id)
             if len(batch) >= _MAX_PUSHED:
                 self._push_batch(batch)
@@ -218,7 +239,13 @@ class SQLiteQueue(QueueManager[M]):
         return pushed
 
     def _push_batch(self, batch: Sequence[tuple[Any, ...]]) -> None:
-        self._database.write(lambda connection: connection.executemany(_PUSH, batch))
+        def push(connection: Connection) -> None:
+            if self.tracing is not None:
+                add_headers(connection)
+            statement = _PUSH if self.tracing is None else _PUSH_WITH_HEADERS
+            connection.executemany(statement, batch)
+
+        self._database.write(push)
 
     def _get_due_ms(self, delay_seconds: float) -> int:
         if not delay_seconds:
@@ -267,6 +294,9 @@ class SQLiteQueue(QueueManager[M]):
             # after the commit, because a rollback undoes the registration, too
             self._worker_no = self._database.write(self._mark_seen)
             self._seen_ms = now_ms
+        if self.tracing is not None and self._claims is _WITHOUT_HEADERS:
+            self._database.write(add_headers)
+            self._claims = _WITH_HEADERS
         steps = self._claim_due, self._take_over
         rows: list[ClaimedRow] = []
         for step in steps if now_ms < self._take_over_at_ms else reversed(steps):
@@ -287,8 +317,8 @@ class SQLiteQueue(QueueManager[M]):
         ends_ms = now_ms + self._lease_ms + 1
         values = (ends_ms, now_ms, self._worker_no, self._queue_no, limit)
         if limit == 1:
-            return self._database.execute(_CLAIM_ONE, values)[1]
-        return sorted(self._database.execute(_CLAIM_MANY, values)[1])
+            return self._database.execute(self._claims.one, values)[1]
+        return sorted(self._database.execute(self._claims.many, values)[1])
 
     def _take_over(self, limit: int, now_ms: int) -> list[ClaimedRow]:
         self._take_over_at_ms = now_ms + _TAKE_OVER_INTERVAL_MS
@@ -296,9 +326,10 @@ class SQLiteQueue(QueueManager[M]):
 
     def _take_over_rows(self, connection: Connection, limit: int) -> list[ClaimedRow]:
         now_ms = self._timeline.read_ms()
-        rows = connection.execute(_EXPIRED, (self._queue_no, now_ms, limit)).fetchall()
+        values = self._queue_no, now_ms, limit
+        rows = connection.execute(self._claims.expired, values).fetchall()
         ends_ms = now_ms + self._lease_ms + 1
-        for message_no, claims, refunds, worker_no, _, _ in rows:
+        for message_no, claims, refunds, worker_no, *_ in rows:
             connection.execute(_TAKE_OVER, (ends_ms, now_ms, self._worker_no, message_no))
             reason = "its lease ran out: the worker died or froze"
             attempt = claims - 1 - refunds
@@ -327,7 +358,7 @@ class SQLiteQueue(QueueManager[M]):
 
     def _receive(self, row: ClaimedRow, asked_at: float) -> M | None:
         """Return the message of a claimed row, or None if it must not be delivered."""
-        message_no, claims, refunds, taken_from, message_id, body = row
+        message_no, claims, refunds, taken_from, message_id, body, headers = row
         attempt = claims - refunds
         lease = Lease(
             self,
@@ -354,6 +385,8 @@ class SQLiteQueue(QueueManager[M]):
             self._dead_letter_by_poll(lease, f"malformed: {error}", "malformed")
             return None
         attach_lease(message, lease)
+        if headers is not None:
+            unpack_headers(message, headers)
         return message
 
     def _dead_letter_exhausted(self, lease: Lease) -> None:

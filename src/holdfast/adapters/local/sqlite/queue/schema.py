@@ -23,6 +23,10 @@ CREATE TABLE IF NOT EXISTS results (
     "CREATE INDEX IF NOT EXISTS results_by_id ON results (queue_no, id)",
 )
 
+# The column of headers is added when a message with headers is first pushed or claimed. Earlier
+# versions name every column that they use, so they ignore it.
+_ADD_HEADERS = "ALTER TABLE messages ADD COLUMN headers TEXT"
+
 # `at_ms` is when the message is due, when its lease ends, or when it was completed or
 # dead-lettered. `claims` never falls, so it is the fence. Only messages that were pushed with
 # dedupe are in `ids`. Small pages are faster, because each changed page is written to the log.
@@ -80,6 +84,13 @@ CREATE TABLE checkpoints (
 ) WITHOUT ROWID
 """,
 )
+
+
+def add_headers(connection: Connection) -> None:
+    """Add the column of headers if it is missing, within a transaction of the caller."""
+    columns = {row[1] for row in connection.execute("PRAGMA table_info(messages)")}
+    if "headers" not in columns:
+        connection.execute(_ADD_HEADERS)
 
 
 def create_results(connection: Connection) -> None:

@@ -1,0 +1,372 @@
+"""Spans of messages: their names, attributes, links, and the context that travels along."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+from holdfast import Retry, Worker, open_queue
+from holdfast.adapters.aws.sqs import SQSQueue
+from holdfast.adapters.observe.tracing import OpenTelemetryTracing
+from holdfast.conversations import events as cv
+from holdfast.core.queue.manager import QueueManager
+from holdfast.core.queue.message import AnyMessage, attach_headers, get_headers
+from holdfast.jobs import events as jv
+from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs, SkippingClock
+
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+class Traces:
+    """A tracer provider that keeps its spans, and a tracing that uses it."""
+
+    def __init__(self, **options: Any) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(**options, shutdown_on_exit=False)
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.tracer = self.provider.get_tracer("test")
+
+    def make(self, **options: Any) -> OpenTelemetryTracing:
+        return OpenTelemetryTracing(provider=self.provider, **options)
+
+    def take(self) -> list[ReadableSpan]:
+        spans = list(self._exporter.get_finished_spans())
+        self._exporter.clear()
+        return spans
+
+    def names(self) -> list[str]:
+        return [span.name for span in self.take()]
+
+
+@pytest.fixture
+def traces() -> Traces:
+    return Traces()
+
+
+@contextmanager
+def opened(kind: str, folder: Path) -> Iterator[QueueManager[Any]]:
+    match kind:
+        case "memory":
+            yield MemoryQueue(AnyMessage, name="q")
+        case "sqs":
+            # No request waits, so a run until the queue is empty takes no time.
+            clock = SkippingClock()
+            client = SimulatedSqs(clock).client()
+            url = client.create_queue(QueueName="q")["QueueUrl"]
+            client.create_queue(QueueName="q-dead")
+            yield SQSQueue(url, AnyMessage, client=client, clock=clock)
+        case "file":
+            with open_queue(f"file:{folder}/acme/q") as queue:
+                yield queue
+        case _:
+            with open_queue(f"sqlite:{folder}/work.db/q") as queue:
+                yield queue
+
+
+KINDS = ("memory", "file", "sqlite", "sqs")
+
+
+@pytest.fixture(params=KINDS)
+def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[QueueManager[Any]]:
+    with opened(request.param, tmp_path) as queue:
+        yield queue
+
+
+def get_id(span: ReadableSpan) -> tuple[int, int]:
+    context = span.get_span_context()
+    assert context is not None
+    return context.trace_id, context.span_id
+
+
+def get_link_ids(span: ReadableSpan) -> list[tuple[int, int]]:
+    return [(link.context.trace_id, link.context.span_id) for link in span.links]
+
+
+def handle(message: AnyMessage) -> None:
+    """Do nothing."""
+
+
+def work(queue: QueueManager[Any], handler: Any = handle, **options: Any) -> None:
+    Worker(queue, handler, **options).run(until_empty=True)
+
+
+# -- one message
+
+
+def test_a_message_is_sent_received_processed_and_settled(
+    queue: QueueManager[Any], traces: Traces
+) -> None:
+    traces.make().trace_queue(queue)
+    queue.push(AnyMessage(id="a"))
+    work(queue)
+    sent, received, processed, settled = traces.take()
+    name, system = queue.name, queue.messaging_system
+    assert sent.name == f"send {name}"
+    assert sent.kind is trace.SpanKind.PRODUCER
+    assert received.name == f"receive {name}"
+    assert received.kind is trace.SpanKind.CLIENT
+    assert get_link_ids(received) == get_link_ids(processed) == [get_id(sent)]
+    assert processed.parent is None
+    assert processed.kind is trace.SpanKind.CONSUMER
+    assert dict(processed.attributes or {}) == {
+        "messaging.system": system,
+        "messaging.destination.name": name,
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.message.id": "a",
+        "holdfast.attempt": 1,
+    }
+    assert system == ("aws_sqs" if isinstance(queue, SQSQueue) else "holdfast")
+    assert settled.name == f"ack {name}"
+    assert settled.attributes is not None
+    assert settled.attributes["messaging.operation.type"] == "settle"
+    assert settled.parent is not None
+    assert settled.parent.span_id == get_id(processed)[1]
+
+
+def test_with_parents_the_attempt_continues_the_trace(
+    queue: QueueManager[Any], traces: Traces
+) -> None:
+    traces.make(parent=True).trace_queue(queue)
+    with traces.tracer.start_as_current_span("request") as request:
+        queue.push(AnyMessage(id="a"))
+    work(queue)
+    by_name = {span.name.split()[0]: span for span in traces.take()}
+    trace_id = request.get_span_context().trace_id
+    assert by_name["send"].parent is not None
+    assert by_name["process"].parent is not None
+    assert by_name["process"].parent.span_id == get_id(by_name["send"])[1]
+    for name in ("send", "process", "ack"):
+        assert get_id(by_name[name])[0] == trace_id
+    assert by_name["process"].links == ()
+
+
+def test_messages_of_a_batch_have_a_span_each(queue: QueueManager[Any], traces: Traces) -> None:
+    traces.make().trace_queue(queue)
+    queue.push_many([AnyMessage(id=name) for name in ("a", "b", "c")])
+    *created, sent = traces.take()
+    assert [span.name for span in created] == [f"create {queue.name}"] * 3
+    assert get_link_ids(sent) == [get_id(span) for span in created]
+    assert sent.kind is trace.SpanKind.CLIENT
+    work(queue)
+    processed = [span for span in traces.take() if span.name.startswith("process")]
+    links = [link for span in processed for link in get_link_ids(span)]
+    assert sorted(links) == sorted(get_id(span) for span in created)
+
+
+def test_the_context_survives_a_failed_attempt(
+    queue: QueueManager[Any], traces: Traces
+) -> None:
+    traces.make().trace_queue(queue)
+    queue.push(AnyMessage(id="a"))
+    [sent] = traces.take()
+    attempts: list[int] = []
+
+    def fail_once(message: AnyMessage) -> Retry | None:
+        attempts.append(message.attempts)
+        return Retry(after_seconds=0) if len(attempts) == 1 else None
+
+    work(queue, fail_once)
+    processed = [span for span in traces.take() if span.name.startswith("process")]
+    assert len(processed) == 2
+    assert [get_link_ids(span) for span in processed] == [[get_id(sent)]] * 2
+
+
+def test_a_reader_without_tracing_ignores_the_context(
+    queue: QueueManager[Any], traces: Traces, tmp_path: Path, request: Any
+) -> None:
+    traces.make().trace_queue(queue)
+    queue.push_many([AnyMessage(id="a"), AnyMessage(id="b")])
+    if isinstance(queue, MemoryQueue | SQSQueue):
+        return
+    with opened(request.node.callspec.params["queue"], tmp_path) as untraced:
+        first, second = untraced.poll(2)
+        assert {first.id, second.id} == {"a", "b"}
+        assert get_headers(first) is None
+        untraced.push(AnyMessage(id="c"))
+        untraced.ack_many([first, second])
+    [message] = queue.poll()
+    assert message.id == "c"
+    assert get_headers(message) is None
+
+
+def test_a_dead_letter_that_is_redriven_keeps_its_context(
+    queue: QueueManager[Any], traces: Traces
+) -> None:
+    traces.make().trace_queue(queue)
+    queue.push(AnyMessage(id="a"))
+    [message] = queue.poll()
+    before = dict(get_headers(message) or {})
+    assert before["traceparent"]
+    queue.dead_letter(message, "x")
+    queue.redrive()
+    [again] = queue.poll()
+    assert get_headers(again) == before
+
+
+# -- the attempt
+
+
+def test_the_span_is_current_in_the_handler_and_shows_its_error(traces: Traces) -> None:
+    queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q", max_attempts=1)
+    traces.make().trace_queue(queue)
+    queue.push(AnyMessage(id="a"))
+
+    def fail(message: AnyMessage) -> None:
+        with traces.tracer.start_as_current_span("inner"):
+            raise ValueError("the secret of the message")
+
+    work(queue, fail)
+    spans = {span.name: span for span in traces.take()}
+    processed = spans["process q"]
+    assert spans["inner"].parent is not None
+    assert spans["inner"].parent.span_id == get_id(processed)[1]
+    assert processed.status.status_code is trace.StatusCode.ERROR
+    assert processed.attributes is not None
+    assert processed.attributes["error.type"] == "ValueError"
+    assert "secret" not in processed.to_json()
+    assert "dead_letter q" in spans
+
+
+def test_a_coroutine_has_its_span_too(traces: Traces) -> None:
+    queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q")
+    traces.make().trace_queue(queue)
+    queue.push_many([AnyMessage(id="a"), AnyMessage(id="b")])
+    seen: list[tuple[str, int]] = []
+
+    async def handle(message: AnyMessage) -> None:
+        await asyncio.sleep(0)
+        seen.append((message.id, trace.get_current_span().get_span_context().span_id))
+
+    work(queue, handle, isolation="async", concurrency=2)
+    processed = {
+        str((span.attributes or {})["messaging.message.id"]): get_id(span)[1]
+        for span in traces.take()
+        if span.name == "process q"
+    }
+    assert dict(seen) == processed
+
+
+def test_what_is_not_sampled_is_neither_shown_nor_lost() -> None:
+    traces = Traces(sampler=ALWAYS_OFF)
+    queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q")
+    traces.make().trace_queue(queue)
+    queue.push(AnyMessage(id="a"))
+    work(queue)
+    assert traces.take() == []
+    assert queue.stats().completed == 1
+
+
+def test_a_queue_is_traced_once(traces: Traces) -> None:
+    queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q")
+    for _ in range(2):
+        traces.make().trace_queue(queue)
+    queue.push(AnyMessage(id="a"))
+    assert traces.names() == ["send q"]
+
+
+# -- SQS
+
+
+def receive_with(traces: Traces, **sent: Any) -> AnyMessage:
+    sqs = SimulatedSqs(ManualClock()).client()
+    url = sqs.create_queue(QueueName="q")["QueueUrl"]
+    body = AnyMessage(id="a").model_dump_json()
+    sqs.send_message(QueueUrl=url, MessageBody=body, **sent)
+    queue: SQSQueue[Any] = SQSQueue(url, AnyMessage, client=sqs)
+    traces.make().trace_queue(queue)
+    [message] = queue.poll()
+    return message  # type: ignore[no-any-return]
+
+
+def test_the_header_of_x_ray_is_read(traces: Traces) -> None:
+    header = "Root=1-4bf92f35-77b34da6a3ce929d0e0e4736;Parent=00f067aa0ba902b7;Sampled=1"
+    value = {"DataType": "String", "StringValue": header}
+    message = receive_with(traces, MessageSystemAttributes={"AWSTraceHeader": value})
+    assert get_headers(message) == {"traceparent": PARENT}
+
+
+def test_attributes_of_other_producers_are_read(traces: Traces) -> None:
+    attributes = {
+        name: {"DataType": "String", "StringValue": value}
+        for name, value in (("traceparent", PARENT), ("tracestate", "a=b"), ("mine", "x"))
+    }
+    message = receive_with(traces, MessageAttributes=attributes)
+    assert get_headers(message) == {"traceparent": PARENT, "tracestate": "a=b"}
+
+
+def test_a_full_message_goes_without_its_context(traces: Traces) -> None:
+    sqs = SimulatedSqs(ManualClock()).client()
+    limit = {"MaximumMessageSize": "1024"}
+    url = sqs.create_queue(QueueName="q", Attributes=limit)["QueueUrl"]
+    queue: SQSQueue[Any] = SQSQueue(url, AnyMessage, client=sqs)
+    traces.make().trace_queue(queue)
+    size = len(AnyMessage(id="a", text="").model_dump_json())
+    queue.push(AnyMessage(id="a", text="x" * (1020 - size)))
+    [message] = queue.poll()
+    assert get_headers(message) is None
+
+
+# -- jobs and conversations
+
+
+def test_a_job_is_one_trace_from_its_message_to_its_callback(traces: Traces) -> None:
+    tracing = traces.make()
+    with traces.tracer.start_as_current_span("process orders") as job:
+        tracing(jv.JobStarted("j", True))
+    tracing(jv.TaskCompleted("j", "t1", 10))
+    tracing(jv.TaskFailed("j", "t2", "NOT_FOUND"))
+    tracing(jv.CallbackSent("j", "COMPLETED"))
+    tracing(jv.JobFinished("j", "COMPLETED", 1, 1, None))
+    tracing(jv.TaskCompleted("j", "late", 10))
+    _, done, failed, callback = traces.take()
+    ids = (job.get_span_context().trace_id, job.get_span_context().span_id)
+    assert get_link_ids(done) == get_link_ids(failed) == [ids]
+    assert failed.status.status_code is trace.StatusCode.ERROR
+    assert callback.parent is not None
+    assert (get_id(callback)[0], callback.parent.span_id) == ids
+
+
+def test_a_reply_is_part_of_the_attempt_at_its_trigger(traces: Traces) -> None:
+    tracing = traces.make()
+    tracing(cv.ReplySent("c", 1, 1))  # outside of any attempt
+    with traces.tracer.start_as_current_span("process chat") as attempt:
+        tracing(cv.ReplyWritten("c", 10, 20, 1.5))
+        tracing(cv.ReplySent("c", 1, 1))
+    written, sent, _ = traces.take()
+    assert (written.name, sent.name) == ("write reply", "send reply")
+    assert written.end_time is not None
+    assert written.start_time is not None
+    assert written.end_time - written.start_time >= 1.5e9
+    for span in (written, sent):
+        assert span.parent is not None
+        assert span.parent.span_id == attempt.get_span_context().span_id
+
+
+# -- settings
+
+
+@pytest.mark.parametrize(
+    ("value", "traced"), [("off", False), ("links", True), ("parent", True)]
+)
+def test_the_environment_asks_for_traces(value: str, traced: bool) -> None:
+    queue = open_queue("memory:", env={"HOLDFAST_OTEL": value})
+    assert (queue.tracing is not None) == traced
+
+
+def test_headers_that_no_producer_of_ours_wrote_are_harmless(traces: Traces) -> None:
+    queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q")
+    message = AnyMessage(id="a")
+    attach_headers(message, {"traceparent": "no such thing"})
+    queue.push_many([message])
+    traces.make(parent=True).trace_queue(queue)
+    work(queue)
+    assert "process q" in traces.names()
