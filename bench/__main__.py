@@ -22,6 +22,7 @@ PAGES = {
         "sqlite_contention",
         "sqlite_power",
         "sqlite_renew",
+        "telemetry",
     ),
     "benchmarks-sqs.md": ("sqs", "sqs_long", "sqs_renew"),
     "benchmarks-jobs.md": ("exports", "accounting", "orchestrator"),

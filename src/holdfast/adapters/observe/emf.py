@@ -23,7 +23,7 @@ from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Event, WorkerStopped
 
-MAX_METRICS = 100  # in one line, and as many values of one metric
+MAX_VALUES = 100  # of one metric in one line, and as many metrics, but there are fewer
 _UNITS = {"s": "Seconds", "ms": "Milliseconds"}
 _NAMESPACE = re.compile(r"(?!AWS/)[\w.\-/#:]{1,255}", re.ASCII)
 
@@ -85,7 +85,7 @@ class EmfWriter:
             lines = [
                 self._format_line(labels, values, timestamp)
                 for labels, all_values in collected.items()
-                for values in _split(all_values)
+                for values in split_values(all_values)
             ]
             self._write("".join(f"{line}\n" for line in lines))
 
@@ -100,7 +100,7 @@ class EmfWriter:
                 readings = values.setdefault(metric, [])
                 assert isinstance(readings, list)
                 readings.append(value)
-                self._is_full |= len(readings) >= MAX_METRICS
+                self._is_full |= len(readings) >= MAX_VALUES
 
     def _add_leases(self, collected: dict[tuple[Labels, Labels], Values]) -> None:
         for metric in (HELD, REDELIVERY):
@@ -127,14 +127,17 @@ class EmfWriter:
         return json.dumps(line, separators=(",", ":"), allow_nan=False)
 
 
-def _split(values: Values) -> Iterator[Values]:
-    """Yield the values in parts, none of which has more than fits into a line."""
+def split_values(values: Values) -> Iterator[Values]:
+    """Yield the values in parts, none of which has more readings than fit into a line.
+
+    Threads may add readings before a full line is written, so there may be more.
+    """
     rest = values
     while rest:
-        part = dict(list(rest.items())[:MAX_METRICS])
-        left = dict(list(rest.items())[MAX_METRICS:])
+        part: Values = dict(rest)
+        left: Values = {}
         for metric, value in part.items():
-            if isinstance(value, list) and len(value) > MAX_METRICS:
-                part[metric], left[metric] = value[:MAX_METRICS], value[MAX_METRICS:]
+            if isinstance(value, list) and len(value) > MAX_VALUES:
+                part[metric], left[metric] = value[:MAX_VALUES], value[MAX_VALUES:]
         yield part
         rest = left

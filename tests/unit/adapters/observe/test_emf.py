@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.observe.emf import EmfWriter
+from holdfast.adapters.observe.emf import MAX_VALUES, EmfWriter, split_values
 from holdfast.adapters.observe.metric_table import METRICS
 from holdfast.core import events as ev
 from holdfast.core.errors import ConfigError
@@ -105,12 +105,28 @@ def test_the_end_of_a_worker_writes_what_is_left(output: Output) -> None:
 def test_a_line_never_has_more_values_than_cloudwatch_takes(output: Output) -> None:
     for number in range(250):
         output.writer(complete(number, seconds=number / 7))
+    assert len(output.texts) == 2  # without waiting for the minute to end
     output.writer.flush()
     lines = output.take()
     seconds = [get_values(line).get("attempt_seconds", []) for line in lines]
     assert sorted(len(values) for values in seconds if values) == [50, 100, 100]
     assert sum(map(sum, seconds)) == pytest.approx(sum(n / 7 for n in range(250)))
     assert sum(get_values(line).get("attempts.total", 0) for line in lines) == 250
+
+
+def test_readings_that_threads_add_meanwhile_go_to_further_lines() -> None:
+    [attempts] = [metric for metric in METRICS if metric.name == "attempt_seconds"]
+    [claimed] = [metric for metric in METRICS if metric.name == "claimed"]
+    readings = [float(number) for number in range(201)]
+    parts = list(split_values({claimed: 201.0, attempts: readings}))
+    assert [list(part) for part in parts] == [[claimed, attempts], [attempts], [attempts]]
+    lists = [part[attempts] for part in parts]
+    assert [len(part) for part in lists if isinstance(part, list)] == [100, 100, 1]
+    assert [reading for part in lists for reading in part] == readings  # type: ignore[union-attr]
+
+
+def test_all_metrics_fit_into_one_line() -> None:
+    assert len(METRICS) <= MAX_VALUES
 
 
 def test_many_queues_make_lines_that_are_small_enough(output: Output) -> None:
