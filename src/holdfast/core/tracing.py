@@ -10,7 +10,7 @@ NoteOutcome = Callable[[object], None]
 class Tracing(Protocol):
     """Shows what happens to messages as spans."""
 
-    def processing(self, queue: Any, message: Any) -> AbstractContextManager[NoteOutcome]:
+    def processing(self, message: Any) -> AbstractContextManager[NoteOutcome]:
         """Return the span of one attempt, which is current inside the block.
 
         Call what it yields with the attempt's outcome.

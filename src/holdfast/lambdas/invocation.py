@@ -329,7 +329,7 @@ class Invocation(Generic[M]):
         queue, lease = self._queue, get_lease(message)
         if queue.tracing is None:
             return executor.execute(message, lease)
-        with queue.tracing.processing(queue, message) as note_outcome:
+        with queue.tracing.processing(message) as note_outcome:
             outcome = executor.execute(message, lease)
             note_outcome(outcome)
         return outcome

@@ -35,6 +35,7 @@ from holdfast.core.worker.outcome import Reject, Retry
 from holdfast.jobs import events as jv
 
 try:
+    from opentelemetry import context as context_api
     from opentelemetry import trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError:
@@ -61,6 +62,191 @@ class _ReceivedHeaders(dict[str, str]):
     span: trace.Span
 
 
+class _AttemptSpan:
+    """The span of one attempt, as a context manager: it is current inside the block."""
+
+    __slots__ = ("_span", "_token")
+
+    def __init__(self, span: trace.Span) -> None:
+        self._span = span
+
+    def __enter__(self) -> NoteOutcome:
+        self._token = context_api.attach(trace.set_span_in_context(self._span))
+        return self._note_outcome
+
+    def __exit__(self, *_: object) -> None:
+        context_api.detach(self._token)
+        self._span.end()
+
+    def _note_outcome(self, outcome: object) -> None:
+        """Mark a failed attempt. The text is Holdfast's own, or the name of a type."""
+        if isinstance(outcome, Retry | Reject):
+            error = outcome.exception
+            kind = type(outcome if error is None else error).__name__
+            _mark_error(self._span, kind, outcome.log_reason)
+
+
+class QueueTracing:
+    """Shows the calls of one queue, and the attempts at its messages, as spans.
+
+    What is not sampled must cost little, so links are added only to spans that record.
+    """
+
+    def __init__(
+        self, queue: QueueManager[Any], tracer: trace.Tracer, parent: bool, clock: Clock
+    ) -> None:
+        self._queue_name = queue.name
+        self._tracer = tracer
+        self._parent = parent
+        self._clock = clock
+        self._is_sending: ContextVar[bool] = ContextVar("holdfast_is_sending", default=False)
+        self._attributes: Attributes = {
+            "messaging.system": queue.messaging_system,
+            "messaging.destination.name": queue.name,
+        }
+
+    def install(self, queue: QueueManager[Any]) -> None:
+        """Replace methods of this queue, so that an untraced queue has no hook at all."""
+        queue.tracing = self
+        wrappers: dict[str, Callable[..., Any]] = {
+            "_push": partial(self._send_one, queue._push),
+            "push_many": partial(self._send_many, queue.push_many),
+            "poll": partial(self._receive, queue.poll),
+        }
+        for verb in _SETTLE_VERBS:
+            wrappers[verb] = partial(self._settle, verb, getattr(queue, verb))
+        for name, wrapper in wrappers.items():
+            setattr(queue, name, wrapper)
+
+    # -- producing
+
+    def _send_one(
+        self, push: Callable[..., str], message: QueueMessage, delay_seconds: float
+    ) -> str:
+        with (
+            self._mark_sending(),
+            self._tracer.start_as_current_span(
+                f"send {self._queue_name}",
+                kind=trace.SpanKind.PRODUCER,
+                attributes=self._describe("send", "send", message.id),
+            ),
+        ):
+            _inject(message)
+            return push(message, delay_seconds)
+
+    def _send_many(
+        self,
+        push_many: Callable[..., list[str]],
+        messages: Iterable[QueueMessage],
+        *,
+        delay_seconds: float = 0.0,
+    ) -> list[str]:
+        if self._is_sending.get():  # `push` of one message, which has its span
+            return push_many(messages, delay_seconds=delay_seconds)
+        messages = list(messages)
+        links = [trace.Link(self._create(message)) for message in messages]
+        attributes = self._describe("send", "send")
+        attributes["messaging.batch.message_count"] = len(messages)
+        with (
+            self._mark_sending(),
+            self._tracer.start_as_current_span(
+                f"send {self._queue_name}",
+                kind=trace.SpanKind.CLIENT,
+                attributes=attributes,
+                links=links,
+            ),
+        ):
+            return push_many(messages, delay_seconds=delay_seconds)
+
+    @contextmanager
+    def _mark_sending(self) -> Iterator[None]:
+        token = self._is_sending.set(True)
+        try:
+            yield
+        finally:
+            self._is_sending.reset(token)
+
+    def _create(self, message: QueueMessage) -> trace.SpanContext:
+        span = self._tracer.start_span(
+            f"create {self._queue_name}",
+            kind=trace.SpanKind.PRODUCER,
+            attributes=self._describe("create", "create", message.id),
+        )
+        _inject(message, trace.set_span_in_context(span))
+        span.end()
+        return span.get_span_context()
+
+    # -- consuming
+
+    def _receive(self, poll: Callable[..., list[Any]], *args: Any, **named: Any) -> list[Any]:
+        """Poll, and show what came. An empty poll has no span, because idle workers poll."""
+        started_ns = _read_ns(self._clock)
+        messages = poll(*args, **named)
+        if messages:
+            attributes = self._describe("receive", "receive")
+            attributes["messaging.batch.message_count"] = len(messages)
+            span = self._tracer.start_span(
+                f"receive {self._queue_name}",
+                kind=trace.SpanKind.CLIENT,
+                attributes=attributes,
+                start_time=started_ns,
+            )
+            if span.is_recording():
+                for message in messages:
+                    _add_link(span, message)
+            span.end()
+        return messages
+
+    def processing(self, message: QueueMessage) -> _AttemptSpan:
+        """Return the span of one attempt, which is current inside the block."""
+        attributes = self._describe("process", "process", message.id)
+        attributes["holdfast.attempt"] = get_lease(message).attempt
+        headers = get_headers(message)
+        is_child = self._parent and headers is not None
+        span = self._tracer.start_span(
+            f"process {self._queue_name}",
+            context=_propagator.extract(headers or {}) if is_child else None,
+            kind=trace.SpanKind.CONSUMER,
+            attributes=attributes,
+        )
+        if not is_child and span.is_recording():
+            _add_link(span, message)
+        received = _ReceivedHeaders(headers or {})
+        received.span = span
+        attach_headers(message, received)
+        return _AttemptSpan(span)
+
+    def _settle(
+        self,
+        verb: str,
+        settle: Callable[..., None],
+        message: QueueMessage,
+        *args: Any,
+        **named: Any,
+    ) -> None:
+        span: trace.Span | None = getattr(get_headers(message), "span", None)
+        if span is not None and not span.get_span_context().trace_flags.sampled:
+            settle(message, *args, **named)
+            return
+        with self._tracer.start_as_current_span(
+            f"{verb} {self._queue_name}",
+            context=None if span is None else trace.set_span_in_context(span),
+            kind=trace.SpanKind.CLIENT,
+            attributes=self._describe(verb, "settle", message.id),
+        ):
+            settle(message, *args, **named)
+
+    def _describe(self, name: str, kind: str, message_id: str | None = None) -> Attributes:
+        attributes = {
+            **self._attributes,
+            "messaging.operation.name": name,
+            "messaging.operation.type": kind,
+        }
+        if message_id is not None:
+            attributes["messaging.message.id"] = message_id
+        return attributes
+
+
 class OpenTelemetryTracing:
     """Shows messages, jobs and conversations as spans.
 
@@ -79,149 +265,12 @@ class OpenTelemetryTracing:
         self._parent = parent
         self._clock = clock
         self._tracer = (provider or trace.get_tracer_provider()).get_tracer("holdfast")
-        self._is_sending: ContextVar[bool] = ContextVar("holdfast_is_sending", default=False)
         self._jobs: dict[str, trace.SpanContext] = {}
-
-    # -- messages
 
     def trace_queue(self, queue: QueueManager[Any]) -> None:
         """Trace the calls of this queue, and the attempts of its workers. Once is enough."""
-        if queue.tracing is not None:
-            return
-        queue.tracing = self
-        # The queue's own methods are replaced, so that an untraced queue has no hook at all.
-        wrappers: dict[str, Callable[..., Any]] = {
-            "_push": partial(self._send_one, queue, queue._push),
-            "push_many": partial(self._send_many, queue, queue.push_many),
-            "poll": partial(self._receive, queue, queue.poll),
-        }
-        for verb in _SETTLE_VERBS:
-            wrappers[verb] = partial(self._settle, queue, verb, getattr(queue, verb))
-        for name, wrapper in wrappers.items():
-            setattr(queue, name, wrapper)
-
-    def _send_one(
-        self,
-        queue: QueueManager[Any],
-        push: Callable[..., str],
-        message: QueueMessage,
-        delay_seconds: float,
-    ) -> str:
-        attributes = _describe(queue, "send", "send", message.id)
-        with (
-            self._mark_sending(),
-            self._tracer.start_as_current_span(
-                f"send {queue.name}", kind=trace.SpanKind.PRODUCER, attributes=attributes
-            ),
-        ):
-            _inject(message)
-            return push(message, delay_seconds)
-
-    def _send_many(
-        self,
-        queue: QueueManager[Any],
-        push_many: Callable[..., list[str]],
-        messages: Iterable[QueueMessage],
-        *,
-        delay_seconds: float = 0.0,
-    ) -> list[str]:
-        if self._is_sending.get():  # `push` of one message, which has its span
-            return push_many(messages, delay_seconds=delay_seconds)
-        messages = list(messages)
-        links = [trace.Link(self._create(queue, message)) for message in messages]
-        attributes = _describe(queue, "send", "send")
-        attributes["messaging.batch.message_count"] = len(messages)
-        with (
-            self._mark_sending(),
-            self._tracer.start_as_current_span(
-                f"send {queue.name}",
-                kind=trace.SpanKind.CLIENT,
-                attributes=attributes,
-                links=links,
-            ),
-        ):
-            return push_many(messages, delay_seconds=delay_seconds)
-
-    @contextmanager
-    def _mark_sending(self) -> Iterator[None]:
-        token = self._is_sending.set(True)
-        try:
-            yield
-        finally:
-            self._is_sending.reset(token)
-
-    def _create(self, queue: QueueManager[Any], message: QueueMessage) -> trace.SpanContext:
-        span = self._tracer.start_span(
-            f"create {queue.name}",
-            kind=trace.SpanKind.PRODUCER,
-            attributes=_describe(queue, "create", "create", message.id),
-        )
-        _inject(message, trace.set_span_in_context(span))
-        span.end()
-        return span.get_span_context()
-
-    def _receive(
-        self, queue: QueueManager[Any], poll: Callable[..., list[Any]], *args: Any, **named: Any
-    ) -> list[Any]:
-        """Poll, and show what came. An empty poll has no span, because idle workers poll."""
-        started_ns = self._read_ns()
-        messages = poll(*args, **named)
-        if messages:
-            attributes = _describe(queue, "receive", "receive")
-            attributes["messaging.batch.message_count"] = len(messages)
-            self._tracer.start_span(
-                f"receive {queue.name}",
-                kind=trace.SpanKind.CLIENT,
-                attributes=attributes,
-                links=[link for message in messages for link in _make_links(message)],
-                start_time=started_ns,
-            ).end()
-        return messages
-
-    @contextmanager
-    def processing(
-        self, queue: QueueManager[Any], message: QueueMessage
-    ) -> Iterator[NoteOutcome]:
-        """Return the span of one attempt, which is current inside the block."""
-        attributes = _describe(queue, "process", "process", message.id)
-        attributes["holdfast.attempt"] = get_lease(message).attempt
-        headers = get_headers(message)
-        is_child = self._parent and headers is not None
-        span = self._tracer.start_span(
-            f"process {queue.name}",
-            context=_propagator.extract(headers) if is_child else None,
-            kind=trace.SpanKind.CONSUMER,
-            attributes=attributes,
-            links=() if is_child else _make_links(message),
-        )
-        received = _ReceivedHeaders(headers or {})
-        received.span = span
-        attach_headers(message, received)
-        with trace.use_span(
-            span, end_on_exit=True, record_exception=False, set_status_on_exception=False
-        ):
-            yield partial(_note_outcome, span)
-
-    def _settle(
-        self,
-        queue: QueueManager[Any],
-        verb: str,
-        settle: Callable[..., None],
-        message: QueueMessage,
-        *args: Any,
-        **named: Any,
-    ) -> None:
-        span = getattr(get_headers(message), "span", None)
-        if span is not None and not span.is_recording() and not _is_sampled(span):
-            settle(message, *args, **named)  # its attempt was not sampled
-            return
-        with self._tracer.start_as_current_span(
-            f"{verb} {queue.name}",
-            context=None if span is None else trace.set_span_in_context(span),
-            kind=trace.SpanKind.CLIENT,
-            attributes=_describe(queue, verb, "settle", message.id),
-        ):
-            settle(message, *args, **named)
+        if queue.tracing is None:
+            QueueTracing(queue, self._tracer, self._parent, self._clock).install(queue)
 
     # -- jobs and conversations
 
@@ -272,27 +321,14 @@ class OpenTelemetryTracing:
     def _show_step(self, name: str, seconds: float) -> None:
         """Show a step of the attempt that is current, unless there is none."""
         if trace.get_current_span().get_span_context().is_valid:
-            started_ns = self._read_ns() - int(seconds * 1e9)
+            started_ns = _read_ns(self._clock) - int(seconds * 1e9)
             self._tracer.start_span(
                 name, kind=trace.SpanKind.CLIENT, start_time=started_ns
             ).end()
 
-    def _read_ns(self) -> int:
-        return int(self._clock.time() * 1e9)
 
-
-def _describe(
-    queue: QueueManager[Any], name: str, kind: str, message_id: str | None = None
-) -> Attributes:
-    attributes: Attributes = {
-        "messaging.system": queue.messaging_system,
-        "messaging.destination.name": queue.name,
-        "messaging.operation.name": name,
-        "messaging.operation.type": kind,
-    }
-    if message_id is not None:
-        attributes["messaging.message.id"] = message_id
-    return attributes
+def _read_ns(clock: Clock) -> int:
+    return int(clock.time() * 1e9)
 
 
 def _inject(message: QueueMessage, context: "Context | None" = None) -> None:
@@ -302,27 +338,13 @@ def _inject(message: QueueMessage, context: "Context | None" = None) -> None:
         attach_headers(message, headers)
 
 
-def _make_links(message: QueueMessage) -> list[trace.Link]:
+def _add_link(span: trace.Span, message: QueueMessage) -> None:
+    """Link a span to the span that created the message, if the message carries it."""
     headers: Mapping[str, str] | None = get_headers(message)
-    if headers is None:
-        return []
-    context = trace.get_current_span(_propagator.extract(headers)).get_span_context()
-    return [trace.Link(context)] if context.is_valid else []
-
-
-def _is_sampled(span: trace.Span) -> bool:
-    return span.get_span_context().trace_flags.sampled
-
-
-def _note_outcome(span: trace.Span, outcome: object) -> None:
-    """Mark the span of a failed attempt. The text is Holdfast's own, or a type's name."""
-    if isinstance(outcome, Retry | Reject):
-        error = outcome.exception
-        _mark_error(
-            span,
-            type(outcome if error is None else error).__name__,
-            outcome.log_reason,
-        )
+    if headers is not None:
+        context = trace.get_current_span(_propagator.extract(headers)).get_span_context()
+        if context.is_valid:
+            span.add_link(context)
 
 
 def _mark_error(span: trace.Span, error_type: str, text: str | None = None) -> None:

@@ -187,7 +187,7 @@ class AsyncRunner(Generic[M]):
         if queue.tracing is None:
             outcome = await self._call_handler(running, message)
         else:
-            with queue.tracing.processing(queue, message) as note_outcome:
+            with queue.tracing.processing(message) as note_outcome:
                 outcome = await self._call_handler(running, message)
                 note_outcome(outcome)
         self._settle_soon(running, message, outcome)

@@ -255,7 +255,7 @@ class ThreadRunner(Generic[M]):
         queue = self._in_flight.queue
         if queue.tracing is None:
             return executor.execute(message, lease)
-        with queue.tracing.processing(queue, message) as note_outcome:
+        with queue.tracing.processing(message) as note_outcome:
             outcome = executor.execute(message, lease)
             note_outcome(outcome)
         return outcome
