@@ -18,7 +18,7 @@ from typing import Any
 
 from holdfast.adapters.observe.measurements import Measurements
 from holdfast.adapters.observe.metric import Labels, Metric, MetricKind
-from holdfast.adapters.observe.metric_table import HELD, REDELIVERY
+from holdfast.adapters.observe.metric_table import HELD, METRICS, REDELIVERY
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Event, WorkerStopped
@@ -28,7 +28,7 @@ _UNITS = {"s": "Seconds", "ms": "Milliseconds"}
 _NAMESPACE = re.compile(r"(?!AWS/)[\w.\-/#:]{1,255}", re.ASCII)
 
 Values = dict[Metric, float | list[float]]
-"""The sum of a counter, the last value of a gauge, all values of a histogram."""
+"""What a counter rose by, the last value of a gauge, all values of a histogram."""
 
 
 def _write_to_stdout(text: str) -> None:
@@ -64,6 +64,7 @@ class EmfWriter:
         self._lock = Lock()
         self._collected: dict[tuple[Labels, Labels], Values] = {}
         self._measurements = Measurements(clock, self._collect)
+        self._written: dict[tuple[Metric, Labels], float] = {}  # totals of counters
         self._flush_at = clock.monotonic() + interval_seconds
         self._is_full = False
 
@@ -77,6 +78,7 @@ class EmfWriter:
         """Write what was collected since the last call. Writes nothing if that is nothing."""
         with self._lock:
             collected, self._collected = self._collected, {}
+            self._add_counters(collected)
             self._flush_at = self._clock.monotonic() + self._interval_seconds
             self._is_full = False
         if collected:
@@ -94,13 +96,20 @@ class EmfWriter:
             values = self._collected.setdefault((metric.labels, labels), {})
             if metric.kind is MetricKind.GAUGE:
                 values[metric] = value
-            elif metric.kind is MetricKind.COUNTER:
-                values[metric] = values.get(metric, 0.0) + value  # type: ignore[operator]
-            else:
-                readings = values.setdefault(metric, [])
-                assert isinstance(readings, list)
-                readings.append(value)
-                self._is_full |= len(readings) >= MAX_VALUES
+                return
+            readings = values.setdefault(metric, [])
+            assert isinstance(readings, list)
+            readings.append(value)
+            self._is_full |= len(readings) >= MAX_VALUES
+
+    def _add_counters(self, collected: dict[tuple[Labels, Labels], Values]) -> None:
+        """Add what each counter rose by since the last lines."""
+        for metric in METRICS:
+            if metric.kind is MetricKind.COUNTER:
+                for labels, total in self._measurements.read_numbers(metric):
+                    if rise := total - self._written.get((metric, labels), 0.0):
+                        self._written[metric, labels] = total
+                        collected.setdefault((metric.labels, labels), {})[metric] = rise
 
     def _add_leases(self, collected: dict[tuple[Labels, Labels], Values]) -> None:
         for metric in (HELD, REDELIVERY):

@@ -20,6 +20,9 @@ _UNNAMED = "unnamed"
 _END_EVENTS = (ev.Completed, ev.Retried, ev.DeadLettered, ev.GivenBack, ev.MessageLeaseLost)
 _LEASE_EVENTS = frozenset((ev.Claimed, ev.LeaseRenewed, *_END_EVENTS))
 
+# Reading a member from the Enum is a call, and these are read for every event.
+_COUNTER, _, _HISTOGRAM = MetricKind
+
 OnReading = Callable[[Metric, Labels, float], None]
 
 
@@ -55,7 +58,7 @@ class Measurements:
 
     Label values are bounded: a text is cut and its unusual characters are replaced, and after
     the first hundred values of a label all others become `other`. `on_reading` is called with
-    each reading and its bounded labels, for exporters that need more than the sums.
+    each reading of a gauge or histogram, for exporters that need more than the sums.
     """
 
     def __init__(
@@ -85,31 +88,35 @@ class Measurements:
     # -- subscribing
 
     def __call__(self, event: Event) -> None:
-        for metric, read in self._rules.get(type(event), ()):
-            if (reading := read(event)) is not None:
-                self._apply(metric, *reading)
-        if type(event) in _LEASE_EVENTS:
-            self._track(cast(ev.MessageEvent, event))
-
-    def _apply(self, metric: Metric, labels: Labels, value: float) -> None:
+        rules = self._rules.get(type(event))
+        if rules is None:
+            return
+        noted: list[tuple[Metric, Labels, float]] = []
         with self._lock:
-            if metric.kind is MetricKind.HISTOGRAM:
-                labels = self._observe(metric, labels, value)
-            else:
-                numbers = self._numbers[metric]
-                if labels not in numbers:
-                    labels = self._bound(metric, labels)
-                adds = metric.kind is MetricKind.COUNTER
-                numbers[labels] = numbers.get(labels, 0.0) + value if adds else value
-        if self._on_reading is not None:
-            self._on_reading(metric, labels, value)
+            for metric, read in rules:
+                if (reading := read(event)) is not None:
+                    labels = self._apply(metric, *reading)
+                    if metric.kind is not _COUNTER:
+                        noted.append((metric, labels, reading[1]))
+            if type(event) in _LEASE_EVENTS:
+                self._track(cast(ev.MessageEvent, event))
+        if self._on_reading is not None:  # without the lock, because it may wait for others
+            for each in noted:
+                self._on_reading(*each)
 
-    def _observe(self, metric: Metric, labels: Labels, value: float) -> Labels:
-        distributions = self._distributions[metric]
-        if labels not in distributions:
+    def _apply(self, metric: Metric, labels: Labels, value: float) -> Labels:
+        """Apply one reading, and return its labels as they are shown."""
+        if metric.kind is _HISTOGRAM:
+            distributions = self._distributions[metric]
+            if labels not in distributions:
+                labels = self._bound(metric, labels)
+                distributions.setdefault(labels, _make_distribution(metric))
+            distributions[labels].add(bisect_left(metric.buckets, value), value)
+            return labels
+        numbers = self._numbers[metric]
+        if labels not in numbers:
             labels = self._bound(metric, labels)
-            distributions.setdefault(labels, _make_distribution(metric))
-        distributions[labels].add(bisect_left(metric.buckets, value), value)
+        numbers[labels] = numbers.get(labels, 0.0) + value if metric.kind is _COUNTER else value
         return labels
 
     def _track(self, event: ev.MessageEvent) -> None:
@@ -119,12 +126,13 @@ class Measurements:
         message that the queue itself dead-letters was never held.
         """
         key = event.message_id, event.attempt
-        with self._lock:
+        held = self._held.get(event.queue)
+        if held is None:
             held = self._held.setdefault(self._bound_value("queue", event.queue), {})
-            if isinstance(event, _END_EVENTS):
-                held.pop(key, None)
-            elif isinstance(event, ev.Claimed) or key in held:
-                held[key] = getattr(event, "deadline", None) or 0.0
+        if isinstance(event, _END_EVENTS):
+            held.pop(key, None)
+        elif isinstance(event, ev.Claimed) or key in held:
+            held[key] = getattr(event, "deadline", None) or 0.0
 
     # -- bounding labels
 
