@@ -13,7 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from holdfast.adapters.observe.measurements import Measurements
@@ -61,7 +61,7 @@ class EmfWriter:
         self._interval_seconds = interval_seconds
         self._write = write
         self._clock = clock
-        self._lock = Lock()
+        self._lock = RLock()  # reading counters may collect readings that were pending
         self._collected: dict[tuple[Labels, Labels], Values] = {}
         self._measurements = Measurements(clock, self._collect)
         self._written: dict[tuple[Metric, Labels], float] = {}  # totals of counters
@@ -76,6 +76,7 @@ class EmfWriter:
 
     def flush(self) -> None:
         """Write what was collected since the last call. Writes nothing if that is nothing."""
+        self._measurements.count_pending()
         with self._lock:
             collected, self._collected = self._collected, {}
             self._add_counters(collected)

@@ -45,7 +45,7 @@ except ImportError:
     ) from None
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
+    pass
 
 _SETTLE_VERBS = ("ack", "nack", "release", "dead_letter")
 _MAX_JOBS = 1000  # whose context is kept: a job that ends elsewhere is never removed
@@ -131,7 +131,7 @@ class QueueTracing:
                 attributes=self._describe("send", "send", message.id),
             ),
         ):
-            _inject(message)
+            self._inject(message, trace.get_current_span())
             return push(message, delay_seconds)
 
     def _send_many(
@@ -172,9 +172,21 @@ class QueueTracing:
             kind=trace.SpanKind.PRODUCER,
             attributes=self._describe("create", "create", message.id),
         )
-        _inject(message, trace.set_span_in_context(span))
+        self._inject(message, span)
         span.end()
         return span.get_span_context()
+
+    def _inject(self, message: QueueMessage, span: trace.Span) -> None:
+        """Let the message carry the span's context.
+
+        A link to a span that is not recorded shows nothing. A child must know that its
+        parent is not recorded.
+        """
+        if self._parent or span.get_span_context().trace_flags.sampled:
+            headers: dict[str, str] = {}
+            _propagator.inject(headers, trace.set_span_in_context(span))
+            if headers:
+                attach_headers(message, headers)
 
     # -- consuming
 
@@ -329,13 +341,6 @@ class OpenTelemetryTracing:
 
 def _read_ns(clock: Clock) -> int:
     return int(clock.time() * 1e9)
-
-
-def _inject(message: QueueMessage, context: "Context | None" = None) -> None:
-    headers: dict[str, str] = {}
-    _propagator.inject(headers, context)
-    if headers:
-        attach_headers(message, headers)
 
 
 def _add_link(span: trace.Span, message: QueueMessage) -> None:

@@ -255,11 +255,16 @@ def test_a_coroutine_has_its_span_too(traces: Traces) -> None:
     assert dict(seen) == processed
 
 
-def test_what_is_not_sampled_is_neither_shown_nor_lost() -> None:
+@pytest.mark.parametrize("parent", [False, True])
+def test_what_is_not_sampled_is_neither_shown_nor_lost(parent: bool) -> None:
     traces = Traces(sampler=ALWAYS_OFF)
     queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q")
-    traces.make().trace_queue(queue)
-    queue.push(AnyMessage(id="a"))
+    traces.make(parent=parent).trace_queue(queue)
+    message = AnyMessage(id="a")
+    queue.push(message)
+    # A child must know that its parent is not recorded; a link to it would show nothing.
+    headers = get_headers(message) or {}
+    assert headers.get("traceparent", "")[-2:] == ("00" if parent else "")
     work(queue)
     assert traces.take() == []
     assert queue.stats().completed == 1
