@@ -12,8 +12,8 @@ from holdfast.config.export import ExportSettings, read_export_settings
 from holdfast.config.heartbeat import HeartbeatSettings
 from holdfast.config.queue import QueueOptions, QueueSettings, SqsSettings
 from holdfast.config.reading import Settings, read_settings
-from holdfast.config.variables import warn_once
 from holdfast.config.telemetry import TelemetrySettings
+from holdfast.config.variables import warn_once
 from holdfast.core.backoff import Backoff
 from holdfast.core.errors import ConfigError
 from support.paths import ROOT
