@@ -33,6 +33,7 @@ from holdfast.testing import ManualClock
 from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
 from holdfast.testing.stepfunctions import AcceptedCallback, SimulatedStepFunctions, TokenState
 from support.jobs.inline_pool import InlinePool, fail, succeed
+from support.observe.traces import Traces, get_id, get_link_ids
 
 
 @dataclass
@@ -55,7 +56,7 @@ class Stage:
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or ManualClock()
         self.events: list[Event] = []
-        events = Events(self.events.append)
+        self.observed = events = Events(self.events.append)
         self.jobs = MemoryJobs(JobMemory(), self.clock)
         self.step_functions = SimulatedStepFunctions(self.clock)
         self.tracker = JobTracker(self.jobs, self.step_functions, events=events)
@@ -443,3 +444,21 @@ def test_a_job_that_is_cancelled_while_it_runs_ends_as_the_store_says(stage: Sta
     assert job.status is JobStatus.FAILED
     assert len(stage.pool.taken) == 1
     assert stage.pool.cancelled != []
+
+
+# -- traces
+
+
+def test_a_job_is_one_trace_from_its_attempt_to_its_callback_with_linked_tasks(
+    stage: Stage,
+) -> None:
+    traces = Traces()
+    stage.observed.subscribe(traces.make())
+    with traces.tracer.start_as_current_span("process orders"):
+        stage.run(make_request(A, B, token=stage.step_functions.open()))
+    *tasks, callback, attempt = traces.take()
+    assert [span.name for span in tasks] == ["task", "task"]
+    assert [get_link_ids(span) for span in tasks] == [[get_id(attempt)]] * 2
+    assert callback.name == "callback"
+    assert callback.parent is not None
+    assert (get_id(callback)[0], callback.parent.span_id) == get_id(attempt)

@@ -8,42 +8,18 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from holdfast import Retry, Worker, open_queue
 from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.adapters.observe.tracing import OpenTelemetryTracing
 from holdfast.conversations import events as cv
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import AnyMessage, attach_headers, get_headers
 from holdfast.jobs import events as jv
 from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs, SkippingClock
+from support.observe.traces import Traces, get_id, get_link_ids
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-
-
-class Traces:
-    """A tracer provider that keeps its spans, and a tracing that uses it."""
-
-    def __init__(self, **options: Any) -> None:
-        self._exporter = InMemorySpanExporter()
-        self.provider = TracerProvider(**options, shutdown_on_exit=False)
-        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.tracer = self.provider.get_tracer("test")
-
-    def make(self, **options: Any) -> OpenTelemetryTracing:
-        return OpenTelemetryTracing(provider=self.provider, **options)
-
-    def take(self) -> list[ReadableSpan]:
-        spans = list(self._exporter.get_finished_spans())
-        self._exporter.clear()
-        return spans
-
-    def names(self) -> list[str]:
-        return [span.name for span in self.take()]
 
 
 @pytest.fixture
@@ -78,16 +54,6 @@ KINDS = ("memory", "file", "sqlite", "sqs")
 def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[QueueManager[Any]]:
     with opened(request.param, tmp_path) as queue:
         yield queue
-
-
-def get_id(span: ReadableSpan) -> tuple[int, int]:
-    context = span.get_span_context()
-    assert context is not None
-    return context.trace_id, context.span_id
-
-
-def get_link_ids(span: ReadableSpan) -> list[tuple[int, int]]:
-    return [(link.context.trace_id, link.context.span_id) for link in span.links]
 
 
 def handle(message: AnyMessage) -> None:
