@@ -1,5 +1,6 @@
 """The table of metrics, and their values after events."""
 
+import weakref
 from typing import Any
 
 import prometheus_client
@@ -74,6 +75,15 @@ def test_failed_attempts_have_a_duration_too_unless_no_handler_ran(shown: Shown)
     assert shown("attempt_seconds_sum", queue="q") == 5.0
     assert shown("attempt_seconds_count", queue="q") == 2
     assert shown("attempts_total", queue="q", outcome="dead_lettered") == 2
+
+
+def test_the_exception_of_a_failed_attempt_is_not_kept(shown: Shown) -> None:
+    error = ValueError("x")
+    kept = weakref.ref(error)
+    shown.subscriber(ev.Claimed("q", "m", 1, 60.0))
+    shown.subscriber(ev.Retried("q", "m", 1, None, "ValueError", error))
+    del error
+    assert kept() is None
 
 
 # -- leases, with a real keeper
