@@ -77,8 +77,12 @@ def test_failed_attempts_have_a_duration_too_unless_no_handler_ran(shown: Shown)
     assert shown("attempts_total", queue="q", outcome="dead_lettered") == 2
 
 
+class HandlerError(Exception):
+    """An exception that can be watched, as those of Python cannot."""
+
+
 def test_the_exception_of_a_failed_attempt_is_not_kept(shown: Shown) -> None:
-    error = ValueError("x")
+    error = HandlerError()
     kept = weakref.ref(error)
     shown.subscriber(ev.Claimed("q", "m", 1, 60.0))
     shown.subscriber(ev.Retried("q", "m", 1, None, "ValueError", error))
