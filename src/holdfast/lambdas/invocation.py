@@ -30,7 +30,7 @@ from holdfast.core.queue.message import M, get_lease
 from holdfast.core.worker.context import Context
 from holdfast.core.worker.handler import Handler
 from holdfast.core.worker.outcome import Done, GiveBack, Outcome
-from holdfast.core.worker.runner import DirectExecutor
+from holdfast.core.worker.runner import DirectExecutor, execute_attempt
 from holdfast.core.worker.settle import SettleResult, settle
 from holdfast.lambdas.event import SqsRecord
 
@@ -315,7 +315,8 @@ class Invocation(Generic[M]):
             if started >= self._times.start_until:  # the lanes are not closed yet
                 settled = self._settle(entry, GiveBack(), 0.0)
             elif self._is_held(entry):
-                outcome = self._execute(executor, entry.message)
+                lease = get_lease(entry.message)
+                outcome = execute_attempt(self._queue, executor, entry.message, lease)
                 settled = self._settle(entry, outcome, self._clock.monotonic() - started)
                 del outcome  # its exception refers to this frame
         finally:
@@ -324,15 +325,6 @@ class Invocation(Generic[M]):
             self._lanes.finish(entry)
         else:
             self._give_back(self._lanes.fail(entry))
-
-    def _execute(self, executor: DirectExecutor[M], message: M) -> Outcome:
-        queue, lease = self._queue, get_lease(message)
-        if queue.tracing is None:
-            return executor.execute(message, lease)
-        with queue.tracing.processing(message) as note_outcome:
-            outcome = executor.execute(message, lease)
-            note_outcome(outcome)
-        return outcome
 
     def _is_held(self, entry: BatchEntry[M]) -> bool:
         """Check the lease, which may have been lost while the message waited to be started."""

@@ -15,6 +15,7 @@ PACKAGES = {
     "twilio": ("twilio",),
     "metrics": ("prometheus_client",),
     "logging": ("structlog",),
+    "otel": ("opentelemetry",),
 }
 
 _HIDE = """
@@ -98,6 +99,9 @@ NEEDS: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
     ("metrics", ("work", "q", "tasks:handle", "--metrics-port", "0"), {}),
     ("metrics", ("export", "serve", "q", "--to", "out", "--metrics-port", "0"), {}),
     ("metrics", ("chat", "work", "--until-idle", "--metrics-port", "0"), {}),
+    ("otel", ("work", "q", "tasks:handle", "--until-empty"), {"HOLDFAST_OTEL": "links"}),
+    ("otel", ("push", "q", "{}"), {"HOLDFAST_OTEL": "links"}),
+    ("otel", SEND, {"HOLDFAST_OTEL": "parent"}),
 ]
 
 # doctor continues, and the missing package is one of its results.

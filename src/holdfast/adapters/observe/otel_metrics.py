@@ -5,44 +5,28 @@ and without one they go nowhere.
 """
 
 from collections.abc import Callable, Iterable
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.adapters.observe.measurements import Measurements
 from holdfast.adapters.observe.metric import Labels, Metric, MetricKind
 from holdfast.adapters.observe.metric_table import METRICS
+from holdfast.adapters.observe.otel_api import metrics
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from opentelemetry.metrics import MeterProvider
-
-
-def _import_metrics() -> ModuleType:
-    try:
-        import opentelemetry.metrics
-    except ImportError:
-        raise ConfigError(
-            "OpenTelemetry needs opentelemetry-api, which is not installed: "
-            "pip install 'holdfast[otel]'"
-        ) from None
-    return opentelemetry.metrics
 
 
 class OpenTelemetryMetrics(Measurements):
     """A subscriber that reports the metrics to OpenTelemetry. Create one per process.
 
-    `provider` defaults to the application's global one. Raises ConfigError if the API is
-    not installed. Counters and gauges are read when the provider collects them, so an event
-    costs no call of the SDK, except for the values of histograms.
+    `provider` defaults to the application's global one. Counters and gauges are read when
+    the provider collects them, so an event costs no call of the SDK, except for the values
+    of histograms.
     """
 
     def __init__(
-        self, provider: "MeterProvider | None" = None, clock: Clock = SYSTEM_CLOCK
+        self, provider: metrics.MeterProvider | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         super().__init__(clock, self._record)
-        self._api = _import_metrics()
-        meter = (provider or self._api.get_meter_provider()).get_meter("holdfast")
+        meter = (provider or metrics.get_meter_provider()).get_meter("holdfast")
         self._histograms: dict[Metric, Any] = {}
         for metric in METRICS:
             self._add_instrument(meter, metric)
@@ -62,7 +46,7 @@ class OpenTelemetryMetrics(Measurements):
     def _make_callback(self, metric: Metric) -> Callable[[Any], Iterable[Any]]:
         def observe(_: Any) -> Iterable[Any]:
             return [
-                self._api.Observation(number, _name_labels(metric, labels))
+                metrics.Observation(number, _name_labels(metric, labels))
                 for labels, number in self.read_numbers(metric)
             ]
 

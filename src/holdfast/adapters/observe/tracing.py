@@ -22,30 +22,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.adapters.observe.otel_api import TraceContextTextMapPropagator, trace
+from holdfast.adapters.observe.otel_api import context as context_api
 from holdfast.conversations import events as cv
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError
 from holdfast.core.events import Event
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import QueueMessage, attach_headers, get_headers, get_lease
 from holdfast.core.tracing import NoteOutcome
 from holdfast.core.worker.outcome import Reject, Retry
 from holdfast.jobs import events as jv
-
-try:
-    from opentelemetry import context as context_api
-    from opentelemetry import trace
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-except ImportError:
-    raise ConfigError(
-        "OpenTelemetry needs opentelemetry-api, which is not installed: "
-        "pip install 'holdfast[otel]'"
-    ) from None
-
-if TYPE_CHECKING:
-    pass
 
 _SETTLE_VERBS = ("ack", "nack", "release", "dead_letter")
 _MAX_JOBS = 1000  # whose context is kept: a job that ends elsewhere is never removed

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from holdfast.core.errors import HandlerNotFound
 from holdfast.core.lease.lease import Lease, LeaseState
+from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import M, get_lease
 from holdfast.core.worker.context import Context
 from holdfast.core.worker.fetcher import Fetcher
@@ -122,6 +123,18 @@ class DirectExecutor(Executor[M]):
         """Close the event loop, if a handler needed one."""
         if self._runner is not None:
             self._runner.close()
+
+
+def execute_attempt(
+    queue: QueueManager[M], executor: Executor[M], message: M, lease: Lease
+) -> Outcome:
+    """Run the handler for one message, inside the span of the attempt if there is one."""
+    if queue.tracing is None:
+        return executor.execute(message, lease)
+    with queue.tracing.processing(message) as note_outcome:
+        outcome = executor.execute(message, lease)
+        note_outcome(outcome)
+    return outcome
 
 
 class ThreadRunner(Generic[M]):
@@ -236,7 +249,7 @@ class ThreadRunner(Generic[M]):
         started_at = self._clock.monotonic()
         outcome: Outcome = GIVE_BACK
         try:
-            outcome = self._execute(executor, message, lease)
+            outcome = execute_attempt(self._in_flight.queue, executor, message, lease)
         except OSError:
             pass  # the handler was not started, and `prepare` will report the error
         except HandlerNotFound:
@@ -250,15 +263,6 @@ class ThreadRunner(Generic[M]):
             # Its exception refers to this frame. Without this line, the message would stay in
             # memory until the garbage collector finds the cycle.
             del outcome
-
-    def _execute(self, executor: Executor[M], message: M, lease: Lease) -> Outcome:
-        queue = self._in_flight.queue
-        if queue.tracing is None:
-            return executor.execute(message, lease)
-        with queue.tracing.processing(message) as note_outcome:
-            outcome = executor.execute(message, lease)
-            note_outcome(outcome)
-        return outcome
 
 
 class ProcessRunner(ThreadRunner[M]):
