@@ -189,7 +189,7 @@ class FilesystemQueue(QueueManager[M]):
             self._check_delay(delay_seconds)
         push = self._producer.push_once if self.dedupe else self._producer.push
         try:
-            push(names.hash_id(message.id), body, delay_seconds, pack_headers(message))
+            push(names.hash_id(message.id), body, delay_seconds, self._pack_headers(message))
         except OSError as error:
             raise to_queue_unavailable(self.folder, error) from error
         return message.id
@@ -205,11 +205,14 @@ class FilesystemQueue(QueueManager[M]):
             if len(batch) >= MAX_BATCH_MESSAGES or size + len(body) > MAX_BATCH_BYTES:
                 self._push_batch(batch, delay_seconds)
                 batch, size = [], 0
-            batch.append((names.hash_id(message.id), body, pack_headers(message)))
+            batch.append((names.hash_id(message.id), body, self._pack_headers(message)))
             size += len(body)
             pushed.append(message.id)
         self._push_batch(batch, delay_seconds)
         return pushed
+
+    def _pack_headers(self, message: M) -> str | None:
+        return None if self.tracing is None else pack_headers(message)
 
     def _push_batch(self, batch: Sequence[OutgoingTask], delay_seconds: float) -> None:
         with self._translate_errors():
