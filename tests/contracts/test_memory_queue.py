@@ -20,6 +20,8 @@ class Strict(QueueMessage):
 
 
 class TestMemoryQueue(QueueContract):
+    lacks = frozenset({"completions", "workers"})
+
     @pytest.fixture
     def make_queue(self, clock: ManualClock) -> MakeQueue:
         first: MemoryQueue[Any] = MemoryQueue(clock=clock)

@@ -68,6 +68,9 @@ class MemoryQueue(QueueManager[M]):
     keeper comes back when its lease ends, as after a crash.
     """
 
+    # All workers are in this process, and it needs no history of completions.
+    capabilities = QueueManager.capabilities - {"completions", "workers"}
+
     def __init__(
         self,
         model: type[M] = cast(type[M], AnyMessage),  # noqa: B008  # a default for M

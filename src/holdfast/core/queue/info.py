@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
@@ -44,6 +44,26 @@ class Holder:
     host: str = ""
     pid: int = 0
     last_seen: datetime | None = None
+    lease_seconds: float | None = None  # of its extensions, if the queue keeps it
+
+    @property
+    def renewed_at(self) -> datetime | None:
+        """When the lease was claimed or renewed last, or None if that is unknown."""
+        if self.lease_seconds is None:
+            return None
+        return max(self.timestamp, self.expires_at - timedelta(seconds=self.lease_seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A process that polls a queue, or did so lately."""
+
+    worker_id: str
+    host: str
+    pid: int
+    last_seen: datetime | None
+    version: str = ""  # empty if a release wrote it that did not record it
+    started: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +94,11 @@ class MessageInfo:
     past: Sequence[PastAttempt] = ()
     checkpoint: Any = None
     body: dict[str, Any] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """Some messages of a state, without bodies. `after` continues behind the last, if any."""
+
+    messages: Sequence[MessageInfo]
+    after: str | None = None

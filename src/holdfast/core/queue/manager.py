@@ -3,7 +3,9 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
+from itertools import dropwhile, islice
 from random import Random
 from threading import Event, Lock
 from types import MappingProxyType
@@ -23,9 +25,11 @@ from holdfast.core.events import Events
 from holdfast.core.lease.lease import RELEASED, Lease, Renewal, Unanswered
 from holdfast.core.queue.info import Holder as Holder
 from holdfast.core.queue.info import MessageInfo as MessageInfo
+from holdfast.core.queue.info import MessagePage as MessagePage
 from holdfast.core.queue.info import MessageState as MessageState
 from holdfast.core.queue.info import PastAttempt as PastAttempt
 from holdfast.core.queue.info import QueueStats as QueueStats
+from holdfast.core.queue.info import WorkerInfo as WorkerInfo
 from holdfast.core.queue.message import M, Message, P, QueueMessage, get_lease
 
 if TYPE_CHECKING:
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 
 MAX_SECONDS = 10 * 366 * 86_400.0
 MAX_RESULT_BYTES = 64 * 1024
+_MAX_BROWSED = 10_000  # messages that a queue without pages of its own reads
 ANY_FIELDS: Mapping[str, str] = MappingProxyType({})
 
 Progress = Callable[[int], None]
@@ -106,6 +111,7 @@ class QueueManager(ABC, Generic[M]):
             "cancel",
             "exact_counts",  # `stats` is exact and includes completed messages
             "checkpoint",
+            "completions",  # when messages were completed
             "dedupe",
             "drop",
             "fence",  # the queue itself refuses calls of a stale holder
@@ -117,6 +123,7 @@ class QueueManager(ABC, Generic[M]):
             "refund",  # a message given back unstarted is not charged an attempt
             "results",
             "search",
+            "workers",  # which processes poll it
         }
     )
     """What this queue can do. A queue that lacks a capability leaves it out here, and its
@@ -368,6 +375,34 @@ class QueueManager(ABC, Generic[M]):
     def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
         """Yield messages in `state`, oldest first where that is cheap. Changes nothing."""
         raise self._unsupported("list its messages")
+
+    def browse(
+        self, state: MessageState, *, after: str | None = None, limit: int = 50
+    ) -> MessagePage:
+        """Return up to `limit` messages in `state`, without bodies, that follow `after`.
+
+        `after` is that of the page before. A queue orders them as it can read them fast: the
+        SQLite queue returns the newest dead letters and the leases that end first. Raises
+        Unsupported as `peek` does. Changes nothing.
+        """
+        messages = self.peek(state, limit + 1 if after is None else _MAX_BROWSED)
+        if after is not None:
+            messages = islice(
+                dropwhile(lambda message: message.key != after, messages), 1, None
+            )
+        page = [replace(message, body=None) for message in islice(messages, limit + 1)]
+        return MessagePage(page[:limit], page[limit - 1].key if len(page) > limit else None)
+
+    def workers(self) -> list[WorkerInfo]:
+        """Return the processes that poll this queue or did so lately, the newest first."""
+        raise self._unsupported("list its workers")
+
+    def count_completed(self, minutes: int = 60) -> list[int]:
+        """Return how many messages were completed in each of the last minutes, oldest first.
+
+        Those that were purged since are not counted.
+        """
+        raise self._unsupported("tell when messages were completed")
 
     def find(self, message_id: str) -> list[MessageInfo]:
         """Return every stored push of this id, with all that is known about it."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from holdfast.adapters.local.filesystem import names
@@ -12,7 +13,14 @@ from holdfast.adapters.local.filesystem.names import TaskName
 from holdfast.adapters.local.filesystem.server_clock import ServerClock
 from holdfast.adapters.local.filesystem.workers import WorkerRegistry
 from holdfast.core.clock import to_utc
-from holdfast.core.queue.manager import Holder, MessageInfo, MessageState, QueueStats
+from holdfast.core.queue.manager import (
+    Holder,
+    MessageInfo,
+    MessagePage,
+    MessageState,
+    QueueStats,
+    WorkerInfo,
+)
 
 _PATTERNS = {
     MessageState.PENDING: names.PENDING,
@@ -22,6 +30,7 @@ _PATTERNS = {
 }
 # The tasks of these states are in folders of their own, below the folder of the state.
 _FOLDER_PATTERNS = {MessageState.PENDING: names.SEGMENT, MessageState.COMPLETED: names.HOUR}
+_SEEN_LATELY_SECONDS = 3600.0
 
 
 class Inspector:
@@ -73,6 +82,41 @@ class Inspector:
         for path, match in self._list_files(state):
             if (info := self._read_info(state, path, match, deep=deep)) is not None:
                 yield info
+
+    def browse(self, state: MessageState, after: str | None, limit: int) -> MessagePage:
+        """Return a page of messages without bodies, in the order of their files' paths."""
+        page: list[MessageInfo] = []
+        last = None
+        for path, match in self._list_files(state):
+            if after is not None and path <= after:
+                continue
+            if len(page) == limit:
+                return MessagePage(page, last)
+            if (info := self._read_info(state, path, match, deep=False)) is not None:
+                page.append(replace(info, body=None))
+                last = path
+        return MessagePage(page)
+
+    def list_workers(self) -> list[WorkerInfo]:
+        """List the workers that were seen in the last hour."""
+        now_ms = self._server_clock.read_wall_ms()
+        return self._workers.list_workers(to_utc(now_ms / 1000 - _SEEN_LATELY_SECONDS))
+
+    def count_completed(self, minutes: int) -> list[int]:
+        """Count the tasks that were completed in each of the last minutes, oldest first."""
+        now_ms = self._server_clock.read_wall_ms()
+        since_ms = now_ms - minutes * 60_000
+        first_hour = f"completed/{to_utc(since_ms / 1000):%Y-%m-%dT%H}"
+        counts = [0] * minutes
+        for folder in self._list_folders(MessageState.COMPLETED):
+            if folder < first_hour:
+                continue
+            for name in self._directory.list_readable(folder):
+                if (match := names.COMPLETED.fullmatch(name)) is not None:
+                    done_ms = int(match["done_ms"])
+                    if since_ms <= done_ms < now_ms:
+                        counts[(done_ms - since_ms) // 60_000] += 1
+        return counts
 
     def find(
         self, message_id: str, states: Iterable[MessageState] = MessageState
@@ -164,4 +208,5 @@ class Inspector:
             host=card.host if card else "",
             pid=card.pid if card else 0,
             last_seen=self._workers.read_last_seen(token),
+            lease_seconds=int(match["lease_ms"]) / 1000,
         )

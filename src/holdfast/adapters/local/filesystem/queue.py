@@ -64,10 +64,12 @@ from holdfast.core.process import after_fork
 from holdfast.core.queue.manager import (
     ANY_FIELDS,
     MessageInfo,
+    MessagePage,
     MessageState,
     Progress,
     QueueManager,
     QueueStats,
+    WorkerInfo,
     ignore_progress,
 )
 from holdfast.core.queue.message import (
@@ -449,6 +451,20 @@ class FilesystemQueue(QueueManager[M]):
     def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
         with self._translate_errors():
             yield from islice(self._inspector.list_messages(state), limit)
+
+    def browse(
+        self, state: MessageState, *, after: str | None = None, limit: int = 50
+    ) -> MessagePage:
+        with self._translate_errors():
+            return self._inspector.browse(state, after, limit)
+
+    def workers(self) -> list[WorkerInfo]:
+        with self._translate_errors():
+            return self._inspector.list_workers()
+
+    def count_completed(self, minutes: int = 60) -> list[int]:
+        with self._translate_errors():
+            return self._inspector.count_completed(minutes)
 
     def find(self, message_id: str) -> list[MessageInfo]:
         with self._translate_errors():

@@ -14,6 +14,8 @@ from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.directory import QueueDirectory
 from holdfast.adapters.local.filesystem.server_clock import SAME_OFFSET_SECONDS, ServerClock
 from holdfast.core.clock import to_utc
+from holdfast.core.queue.manager import WorkerInfo
+from holdfast.core.version import read_version
 
 SEEN_INTERVAL_SECONDS = 10.0
 
@@ -30,6 +32,7 @@ class WorkerCard(BaseModel):
     time_namespace: str = ""  # earlier releases did not write it
     clock_offset: FiniteFloat
     started: str
+    version: str = ""  # earlier releases did not write it
 
     @property
     def worker_id(self) -> str:
@@ -57,6 +60,7 @@ class WorkerRegistry:
                 time_namespace=self._server_clock.time_namespace,
                 clock_offset=self._server_clock.offset,
                 started=to_utc(self._server_clock.read_wall_ms() / 1000).isoformat(),
+                version=read_version(),
             )
             if self._publish(card):
                 return card
@@ -109,6 +113,26 @@ class WorkerRegistry:
         except (FileNotFoundError, PermissionError, ValueError):
             return None
 
+    def list_workers(self, seen_after: datetime) -> list[WorkerInfo]:
+        """List the workers that were seen after that time, the newest first."""
+        workers = []
+        for name in self._directory.list("workers"):
+            token = name.removesuffix(".json")
+            last_seen = self.read_last_seen(token)
+            if (
+                last_seen is None
+                or last_seen < seen_after
+                or not (card := self.get_card(token))
+            ):
+                continue
+            started = _parse_time(card.started)
+            workers.append(
+                WorkerInfo(
+                    card.worker_id, card.host, card.pid, last_seen, card.version, started
+                )
+            )
+        return sorted(workers, key=lambda worker: worker.last_seen or seen_after, reverse=True)
+
     def get_worker_id(self, token: str) -> str:
         """Return a worker's id in texts, which is its token without a card."""
         card = self.get_card(token)
@@ -141,3 +165,12 @@ class WorkerRegistry:
             return None
         apart = abs(card.clock_offset - own.offset)
         return card.clock_offset - apart if apart <= SAME_OFFSET_SECONDS else None
+
+
+def _parse_time(text: str) -> datetime | None:
+    """Return the time of a card, which other users may write, or None."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else None

@@ -1,10 +1,14 @@
 """InspectionPromises: the counts, holders and history that operators see are right."""
 
+import os
+import socket
+
 import pytest
 
 from holdfast.core.clock import to_utc
 from holdfast.core.queue.manager import MessageState
 from holdfast.core.queue.message import AnyMessage
+from holdfast.core.version import read_version
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     LEASE,
@@ -188,3 +192,71 @@ class InspectionPromises:
         queue.push(AnyMessage(id="a", card="4111-1111"))
         [view] = queue.find("a")
         assert "4111" not in repr(view)
+
+    # -- what the console shows
+
+    def test_pages_hold_every_message_once_and_no_body(self, queue: AnyQueue) -> None:
+        require_capabilities(queue, "peek")
+        queue.push_many(AnyMessage(id=f"{number}", domain="a") for number in range(7))
+        ids, after = [], None
+        for size in (3, 3, 1):
+            page = queue.browse(MessageState.PENDING, after=after, limit=3)
+            assert len(page.messages) == size
+            assert all(message.body is None for message in page.messages)
+            ids += [message.id for message in page.messages]
+            after = page.after
+        assert sorted(ids) == [f"{number}" for number in range(7)]
+        assert after is None
+
+    def test_a_page_of_leases_says_how_long_they_last(
+        self, queue: AnyQueue, clock: ManualClock
+    ) -> None:
+        require_capabilities(queue, "peek", "workers")
+        queue.push(AnyMessage(id="a"))
+        message = poll_one(queue)
+        clock.advance(LEASE / 2)
+        queue.extend(message)
+        [leased] = queue.browse(MessageState.LEASED).messages
+        assert leased.holder is not None
+        assert leased.holder.lease_seconds == pytest.approx(LEASE)
+        renewed_at = leased.holder.renewed_at
+        assert renewed_at is not None
+        since_claim = (renewed_at - leased.holder.timestamp).total_seconds()
+        assert since_claim == pytest.approx(LEASE / 2, abs=0.1)
+
+    def test_a_worker_that_polls_is_listed_with_its_process(self, queue: AnyQueue) -> None:
+        require_capabilities(queue, "workers")
+        assert queue.workers() == []
+        queue.poll()
+        [worker] = queue.workers()
+        assert (worker.host, worker.pid) == (socket.gethostname(), os.getpid())
+        assert worker.version == read_version() != ""
+        assert worker.started is not None
+
+    def test_a_worker_of_an_empty_queue_shows_that_it_is_there(
+        self, queue: AnyQueue, clock: ManualClock
+    ) -> None:
+        require_capabilities(queue, "workers")
+        queue.poll()
+        [before] = queue.workers()
+        clock.advance(60)
+        queue.poll()
+        [after] = queue.workers()
+        assert before.last_seen is not None
+        assert after.last_seen is not None
+        assert after.last_seen > before.last_seen
+
+    def test_completions_are_counted_by_minute(
+        self, queue: AnyQueue, clock: ManualClock
+    ) -> None:
+        require_capabilities(queue, "completions")
+        queue.push_many(AnyMessage() for _ in range(3))
+        queue.ack(poll_one(queue))
+        clock.advance(120)
+        for message in poll_all(queue):
+            queue.ack(message)
+        clock.advance(1)
+        counts = queue.count_completed(5)
+        assert counts == [0, 0, 1, 0, 2]
+        clock.advance(3600)
+        assert queue.count_completed(5) == [0] * 5

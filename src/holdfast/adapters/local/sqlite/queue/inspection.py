@@ -1,6 +1,7 @@
 """Reading a queue without changing it: counts and message infos for operators."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from holdfast.core.errors import QueueUnavailable, StoreUnavailable
 from holdfast.core.queue.manager import (
     Holder,
     MessageInfo,
+    MessagePage,
     MessageState,
     PastAttempt,
     QueueStats,
+    WorkerInfo,
 )
 from holdfast.core.rows import Row
 
@@ -46,6 +49,28 @@ ORDER BY message_no DESC LIMIT 1
 MESSAGE = """
 SELECT messages.*, worker_id, host, pid, seen_ms
 FROM messages LEFT JOIN workers USING (worker_no)
+"""
+
+# A body of 1 MiB is in pages of its own, which are not read here.
+_WITHOUT_BODY = """
+SELECT message_no, state, at_ms, claims, refunds, worker_no, claimed_ms, id, reason,
+    '' AS body, worker_id, host, pid, seen_ms
+FROM messages LEFT JOIN workers USING (worker_no)
+"""
+_POSITION = re.compile(r"([0-9]{1,15})-([0-9]{1,15})")
+_HAS_TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+_MAX_WORKERS = 1000
+_SEEN_LATELY_MS = 3_600_000
+_WORKERS = """
+SELECT worker_id, host, pid, seen_ms, version, started_ms
+FROM workers JOIN worker_notes USING (worker_no)
+WHERE queue_no = ?1 AND (seen_ms >= ?2 OR worker_no IN (
+    SELECT worker_no FROM messages WHERE queue_no = ?1 AND state = 1))
+ORDER BY seen_ms DESC LIMIT ?3
+"""
+_COMPLETED = """
+SELECT (at_ms - ?1) / 60000 AS minute, count(*) AS count FROM messages
+WHERE queue_no = ?2 AND state = 2 AND at_ms > ?1 AND at_ms < ?3 GROUP BY minute
 """
 
 
@@ -118,6 +143,76 @@ def list_messages(
         if len(rows) < _PAGE:
             return
         limit, after = limit - len(rows), rows[-1]["message_no"]
+
+
+def browse(
+    database: Database, queue_no: int, state: MessageState, after: str | None, limit: int
+) -> MessagePage:
+    """Return a page of messages without bodies, in the order of the index of states.
+
+    Messages that are finished come with the newest first.
+    """
+    sign, order = (">", "ASC") if STATES.index(state) < COMPLETED else ("<", "DESC")
+    position = _parse_position(after)
+    values = [queue_no, STATES.index(state), *(position or ()), limit + 1]
+    statement = (
+        f"{_WITHOUT_BODY} WHERE queue_no = ? AND state = ? "
+        f"{f'AND (at_ms, message_no) {sign} (?, ?)' if position else ''} "
+        f"ORDER BY at_ms {order}, message_no {order} LIMIT ?"
+    )
+    rows = database.query(statement, values)
+    page = rows[:limit]
+    lease_ms = _read_lease_lengths(database) if state is MessageState.LEASED else {}
+    messages = [
+        make_info(database, row, deep=False, lease_ms=lease_ms.get(row["worker_no"]))
+        for row in page
+    ]
+    more = len(rows) > limit
+    return MessagePage(
+        messages, f"{page[-1]['at_ms']}-{page[-1]['message_no']}" if more else None
+    )
+
+
+def _parse_position(after: str | None) -> tuple[int, int] | None:
+    """Return the time and number that a page follows; None for text that no page has."""
+    match = _POSITION.fullmatch(after or "")
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _read_lease_lengths(database: Database) -> dict[int, int]:
+    """Return the length of the leases of each worker, in milliseconds."""
+    if not database.query(_HAS_TABLE, ("worker_notes",)):
+        return {}
+    statement = "SELECT worker_no, lease_ms FROM worker_notes ORDER BY worker_no DESC LIMIT ?"
+    rows = database.query(statement, (_MAX_WORKERS,))
+    return {row["worker_no"]: row["lease_ms"] for row in rows}
+
+
+def list_workers(database: Database, queue_no: int, now_ms: int) -> list[WorkerInfo]:
+    """List the workers of a queue that were seen lately, the newest first."""
+    if not database.query(_HAS_TABLE, ("worker_notes",)):
+        return []
+    rows = database.query(_WORKERS, (queue_no, now_ms - _SEEN_LATELY_MS, _MAX_WORKERS))
+    return [
+        WorkerInfo(
+            worker_id=row["worker_id"],
+            host=row["host"],
+            pid=row["pid"],
+            last_seen=to_utc(row["seen_ms"] / 1000),
+            version=row["version"],
+            started=to_utc(row["started_ms"] / 1000),
+        )
+        for row in rows
+    ]
+
+
+def count_completed(database: Database, queue_no: int, now_ms: int, minutes: int) -> list[int]:
+    """Count the messages that were completed in each of the last minutes, oldest first."""
+    since_ms = now_ms - minutes * 60_000
+    counts = [0] * minutes
+    for row in database.query(_COMPLETED, (since_ms, queue_no, now_ms)):
+        counts[row["minute"]] = row["count"]
+    return counts
 
 
 def find(database: Database, queue_no: int, message_id: str) -> list[MessageInfo]:
@@ -206,7 +301,9 @@ def read_checkpoint(database: Database, message_no: int, fence: int) -> Any:
     return json.loads(rows[0]["value"]) if rows else None
 
 
-def make_info(database: Database, row: Row, *, deep: bool) -> MessageInfo:
+def make_info(
+    database: Database, row: Row, *, deep: bool, lease_ms: int | None = None
+) -> MessageInfo:
     """Describe a row of MESSAGE; if `deep`, with history and checkpoint."""
     number, state = row["message_no"], row["state"]
     return MessageInfo(
@@ -217,7 +314,7 @@ def make_info(database: Database, row: Row, *, deep: bool) -> MessageInfo:
         fence=row["claims"],
         where=f"{database.path} message {number}",
         due_at=to_utc(row["at_ms"] / 1000) if state == PENDING else None,
-        holder=_make_holder(row) if state == LEASED else None,
+        holder=_make_holder(row, lease_ms) if state == LEASED else None,
         reason=row["reason"] if state == FAILED else None,
         past=read_attempts(database, number) if deep else (),
         checkpoint=read_checkpoint(database, number, row["claims"] + 1) if deep else None,
@@ -225,7 +322,7 @@ def make_info(database: Database, row: Row, *, deep: bool) -> MessageInfo:
     )
 
 
-def _make_holder(row: Row) -> Holder:
+def _make_holder(row: Row, lease_ms: int | None) -> Holder:
     return Holder(
         worker_id=row["worker_id"] or "",
         timestamp=to_utc(row["claimed_ms"] / 1000),
@@ -234,6 +331,7 @@ def _make_holder(row: Row) -> Holder:
         host=row["host"] or "",
         pid=row["pid"] or 0,
         last_seen=to_utc(row["seen_ms"] / 1000) if row["seen_ms"] else None,
+        lease_seconds=lease_ms / 1000 if lease_ms else None,
     )
 
 

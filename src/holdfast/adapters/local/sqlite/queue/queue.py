@@ -28,7 +28,12 @@ from holdfast.adapters.local.sqlite.connection import Durability
 from holdfast.adapters.local.sqlite.database import Database
 from holdfast.adapters.local.sqlite.queue import inspection, search
 from holdfast.adapters.local.sqlite.queue.maintenance import Maintenance, add_attempt
-from holdfast.adapters.local.sqlite.queue.schema import QUEUES, add_headers, create_results
+from holdfast.adapters.local.sqlite.queue.schema import (
+    QUEUES,
+    add_headers,
+    create_results,
+    create_worker_notes,
+)
 from holdfast.adapters.local.sqlite.queue.timeline import Timeline
 from holdfast.adapters.modes import Access
 from holdfast.core import events as ev
@@ -48,10 +53,12 @@ from holdfast.core.process import after_fork
 from holdfast.core.queue.manager import (
     ANY_FIELDS,
     MessageInfo,
+    MessagePage,
     MessageState,
     Progress,
     QueueManager,
     QueueStats,
+    WorkerInfo,
     ignore_progress,
 )
 from holdfast.core.queue.message import (
@@ -64,6 +71,7 @@ from holdfast.core.queue.message import (
     pack_headers,
     unpack_headers,
 )
+from holdfast.core.version import read_version
 
 T = TypeVar("T")
 
@@ -287,8 +295,10 @@ class SQLiteQueue(QueueManager[M]):
         time, because messages may always be due.
         """
         now_ms = self._timeline.read_ms()
-        # An idle worker only reads, so that it does not keep others from writing.
+        # An idle worker only reads, so that it does not keep others from writing, except
+        # that it shows from time to time that it is there.
         if self._was_empty and not self._is_available(now_ms):
+            self._mark_idle(now_ms)
             return []
         if now_ms >= self._seen_ms + _SEEN_INTERVAL_MS:
             # after the commit, because a rollback undoes the registration, too
@@ -309,6 +319,13 @@ class SQLiteQueue(QueueManager[M]):
                 break
         self._was_empty = not rows
         return rows
+
+    def _mark_idle(self, now_ms: int) -> None:
+        if now_ms < self._seen_ms + _SEEN_INTERVAL_MS:
+            return
+        self._seen_ms = now_ms
+        with suppress(QueueUnavailable), self._database.begin_write(durable=False) as writer:
+            self._worker_no = self._mark_seen(writer)
 
     def _is_available(self, now_ms: int) -> bool:
         return bool(self._database.query(_IS_AVAILABLE, (self._queue_no, now_ms)))
@@ -353,6 +370,11 @@ class SQLiteQueue(QueueManager[M]):
         connection.execute(
             "UPDATE workers SET worker_id = ? WHERE worker_no = ?",
             (f"{host}-{pid}-{worker_no}", worker_no),
+        )
+        create_worker_notes(connection)
+        connection.execute(
+            "INSERT INTO worker_notes VALUES (?, ?, ?, ?, ?)",
+            (worker_no, self._queue_no, read_version(), now_ms, self._lease_ms),
         )
         return worker_no
 
@@ -564,6 +586,19 @@ class SQLiteQueue(QueueManager[M]):
 
     def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
         yield from inspection.list_messages(self._database, self._queue_no, state, limit)
+
+    def browse(
+        self, state: MessageState, *, after: str | None = None, limit: int = 50
+    ) -> MessagePage:
+        return inspection.browse(self._database, self._queue_no, state, after, limit)
+
+    def workers(self) -> list[WorkerInfo]:
+        return inspection.list_workers(self._database, self._queue_no, self._timeline.read_ms())
+
+    def count_completed(self, minutes: int = 60) -> list[int]:
+        return inspection.count_completed(
+            self._database, self._queue_no, self._timeline.read_ms(), minutes
+        )
 
     def find(self, message_id: str) -> list[MessageInfo]:
         return inspection.find(self._database, self._queue_no, message_id)

@@ -27,6 +27,17 @@ CREATE TABLE IF NOT EXISTS results (
 # versions name every column that they use, so they ignore it.
 _ADD_HEADERS = "ALTER TABLE messages ADD COLUMN headers TEXT"
 
+# What the console shows of a worker beside `workers`, whose columns earlier versions wrote.
+_CREATE_WORKER_NOTES = """
+CREATE TABLE IF NOT EXISTS worker_notes (
+    worker_no INTEGER PRIMARY KEY,
+    queue_no INTEGER NOT NULL,
+    version TEXT NOT NULL,
+    started_ms INTEGER NOT NULL,
+    lease_ms INTEGER NOT NULL
+)
+"""
+
 # `at_ms` is when the message is due, when its lease ends, or when it was completed or
 # dead-lettered. `claims` never falls, so it is the fence. Only messages that were pushed with
 # dedupe are in `ids`. Small pages are faster, because each changed page is written to the log.
@@ -91,6 +102,12 @@ def add_headers(connection: Connection) -> None:
     columns = {row[1] for row in connection.execute("PRAGMA table_info(messages)")}
     if "headers" not in columns:
         connection.execute(_ADD_HEADERS)
+
+
+
+def create_worker_notes(connection: Connection) -> None:
+    """Create the table of workers' notes if it is missing, in a transaction of the caller."""
+    connection.execute(_CREATE_WORKER_NOTES)
 
 
 def create_results(connection: Connection) -> None:
