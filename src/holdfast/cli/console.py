@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from holdfast.cli.errors import ExitCode, UsageError
+from holdfast.core.text import strip_control_characters as strip_control_characters
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,16 +78,6 @@ def _to_json(value: Any) -> Any:
 def print_either(as_json: bool, value: Any, *lines: str) -> None:
     """Write the value as JSON, or else the lines that say the same."""
     print_json(value) if as_json else print_result(*lines)
-
-
-def strip_control_characters(text: str) -> str:
-    """Return the text with every unprintable character escaped."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode()
-        for c in text
-    )
 
 
 def print_list(

@@ -1,11 +1,14 @@
 """Parse and format durations, sizes and times, for all commands."""
 
 import re
-from datetime import datetime
 
 import typer
 
 from holdfast.core import durations
+from holdfast.core.text import format_age as format_age
+from holdfast.core.text import format_bytes as format_bytes
+from holdfast.core.text import format_duration as format_duration
+from holdfast.core.text import format_time as format_time
 
 
 def parse_duration(text: str | float) -> float:
@@ -14,33 +17,6 @@ def parse_duration(text: str | float) -> float:
         return durations.parse_duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-
-
-_LARGE = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
-
-
-def format_duration(seconds: float) -> str:
-    """Return a readable duration with two units at most."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    size, unit, below, small = next(row for row in _LARGE if seconds >= row[0])
-    count, rest = int(seconds // size), int(seconds % size // below)
-    return f"{count} {unit} {rest} {small}" if rest else f"{count} {unit}"
-
-
-def format_age(at: float, now: float) -> str:
-    """Return the time since a moment."""
-    return format_duration(max(0.0, now - at))
-
-
-def format_time(moment: datetime, now: datetime) -> str:
-    """Return a time of day, and how far away it is."""
-    away = (moment - now).total_seconds()
-    clock = f"{moment:%H:%M:%S}" if abs(away) < 43_200 else f"{moment:%Y-%m-%d %H:%M}"
-    distance = f"in {format_duration(away)}" if away > 0 else f"{format_duration(-away)} ago"
-    return f"{clock} UTC ({distance})"
 
 
 # -- sizes
@@ -63,15 +39,3 @@ def parse_size(text: str | int) -> int:
     if value > _MAX_BYTES:
         raise typer.BadParameter(f"{text!r} is more than 8388608TiB, the maximum of a file")
     return int(value)
-
-
-_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
-
-
-def format_bytes(count: float) -> str:
-    """Return a readable size, such as 1.2 MB."""
-    for unit in _BYTE_UNITS:
-        if count < 999.5 or unit == _BYTE_UNITS[-1]:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1000
-    raise AssertionError
