@@ -79,6 +79,12 @@ $(VENV)/.ready-localstack: | $(BIN)/python
 	  && $(VENV)/localstack/bin/python -m pip install --quiet --disable-pip-version-check $(LOCALSTACK) && touch $@ \
 	  || { rm -rf $(VENV)/localstack; echo "LocalStack could not be installed with pip: it is left out"; }
 
+# The browser of the tests of the web console, with a font. Without it they fail and say so.
+$(VENV)/.ready-browser: | $(BIN)/python
+	@command -v chromium >/dev/null \
+	  || (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core) >/dev/null
+	@touch $@
+
 chaos: $(VENV)/.ready-dev $(VENV)/.ready-dynamodb $(VENV)/.ready-localstack
 	HOLDFAST_CHAOS_SECONDS=$${HOLDFAST_CHAOS_SECONDS:-120} $(BIN)/python -m pytest tests/chaos -s
 

@@ -17,6 +17,8 @@ from typer.core import TyperCommand, TyperGroup
 _COMMANDS = {
     "push": ("push:push", "Work"),
     "work": ("work:work", "Work"),
+    "web": ("web:web", "Inspect"),
+    "top": ("top:top", "Inspect"),
     "queues": ("queues:queues", "Inspect"),
     "status": ("inspect:status", "Inspect"),
     "list": ("inspect:list_", "Inspect"),
@@ -51,6 +53,8 @@ _COMMANDS = {
 _HELP = {
     "push": "Push messages. When this has returned, they cannot be lost.",
     "work": "Handle messages. Ctrl-C lets running work finish; Ctrl-C again stops now.",
+    "web": "Show queues, leases, workers and dead letters in a browser.",
+    "top": "Show the leases and workers of queues in the terminal, until Ctrl-C.",
     "queues": "List the queues of a data folder, a database or an AWS account.",
     "status": "Show how many messages are ready, leased, completed and failed.",
     "list": "List messages by their state, the fields of their bodies, or their errors.",

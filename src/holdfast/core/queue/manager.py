@@ -455,6 +455,17 @@ class QueueManager(ABC, Generic[M]):
         """Delete the dead letters of one id and return how many there were."""
         raise self._unsupported("drop dead letters")
 
+    def redrive_many(self, messages: Sequence[MessageInfo]) -> int:
+        """Put these dead letters back, as `redrive` does, and return how many.
+
+        Those that are not dead letters any more are left alone.
+        """
+        return sum(self.redrive(message_id) for message_id in _list_ids(messages))
+
+    def drop_many(self, messages: Sequence[MessageInfo]) -> int:
+        """Delete these dead letters, as `drop` does, and return how many."""
+        return sum(self.drop(message_id) for message_id in _list_ids(messages))
+
     def purge(self, older_than_seconds: float) -> int:
         """Delete messages completed more than `older_than_seconds` ago; return how many."""
         raise self._unsupported("purge completed messages")
@@ -507,3 +518,8 @@ class QueueManager(ABC, Generic[M]):
         else:
             lease.lose(str(lost))
             raise lost
+
+
+def _list_ids(messages: Sequence[MessageInfo]) -> list[str]:
+    """Return the ids of messages, each once, in their order."""
+    return list(dict.fromkeys(message.id for message in messages))

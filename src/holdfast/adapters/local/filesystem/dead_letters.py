@@ -55,7 +55,7 @@ class DeadLetterFolder:
 
     def cancel(self, path: str, info: MessageInfo) -> bool:
         """Move a task that waits or is leased to failed/; return False if it has moved."""
-        task = TaskName(info.key, info.fence, info.fence - info.attempts).cancelled()
+        task = names.to_task(info).cancelled()
         worker_id = info.holder.worker_id if info.holder else ""
         moved = self._add(
             task,

@@ -22,6 +22,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from holdfast.core.errors import InvalidName
+from holdfast.core.queue.info import MessageInfo
 
 _TASK = r"(?P<key>[0-9a-f]{18})~(?P<fence>[0-9]{1,9})(?:-(?P<refunds>[0-9]{1,9}))?"
 PENDING = re.compile(_TASK + r"~(?P<due_ms>[0-9]{1,15})\.json")
@@ -90,6 +91,11 @@ def parse_task(match: re.Match[str]) -> TaskName:
     """Return the task of a name that one of the task patterns above matched."""
     key, fence, refunds = match.group("key", "fence", "refunds")
     return TaskName(key, int(fence), int(refunds) if refunds else 0)
+
+
+def to_task(info: MessageInfo) -> TaskName:
+    """Return the task that a message info describes."""
+    return TaskName(info.key, info.fence, info.fence - info.attempts)
 
 
 def parse_claimed(match: re.Match[str]) -> tuple[TaskName, str]:

@@ -516,6 +516,18 @@ class FilesystemQueue(QueueManager[M]):
             tasks = self._dead_letters.find(message_id)
             return sum(self._dead_letters.drop(task, message_id) for task in tasks)
 
+    def redrive_many(self, messages: Sequence[MessageInfo]) -> int:
+        with self._translate_errors():
+            tasks = map(names.to_task, messages)
+            return self._dead_letters.redrive(tasks, ignore_progress)
+
+    def drop_many(self, messages: Sequence[MessageInfo]) -> int:
+        with self._translate_errors():
+            return sum(
+                self._dead_letters.drop(names.to_task(message), message.id)
+                for message in messages
+            )
+
     def purge(self, older_than_seconds: float) -> int:
         budget = WaitBudget()
         with self._translate_errors():

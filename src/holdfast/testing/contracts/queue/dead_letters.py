@@ -204,6 +204,21 @@ class DeadLetterPromises:
         assert queue.redrive(on_progress=reported.append) == 3
         assert sum(reported) == 3
 
+    @pytest.mark.parametrize("verb", ["redrive_many", "drop_many"])
+    def test_chosen_dead_letters_are_redriven_or_dropped_and_no_others(
+        self, queue: AnyQueue, verb: str
+    ) -> None:
+        require_capabilities(queue, "redrive_by_id", "drop")
+        queue.push_many(AnyMessage(id=f"{number}") for number in range(4))
+        for message in poll_all(queue):
+            queue.dead_letter(message, "no use")
+        chosen = [letter for letter in queue.dead_letters() if letter.id in ("1", "3")]
+        assert getattr(queue, verb)(chosen) == 2
+        assert sorted(letter.id for letter in queue.dead_letters()) == ["0", "2"]
+        assert queue.stats().ready == (2 if verb == "redrive_many" else 0)
+        if "peek" in queue.capabilities:
+            assert getattr(queue, verb)(chosen) == 0
+
     def test_redrive_is_remembered(self, queue: AnyQueue) -> None:
         require_capabilities(queue, "find", "history")
         queue.push(AnyMessage(id="a"))

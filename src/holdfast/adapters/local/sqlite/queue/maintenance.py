@@ -93,11 +93,12 @@ class Maintenance:
         """Put dead letters back, all or those of one id. Returns how many."""
         redriven = 0
         for numbers in self._slice_dead_letters(message_id):
-            redriven += self._redrive_all(numbers)
+            redriven += self.redrive_numbers(numbers)
             on_progress(len(numbers))
         return redriven
 
-    def _redrive_all(self, numbers: Sequence[int]) -> int:
+    def redrive_numbers(self, numbers: Sequence[int]) -> int:
+        """Put the dead letters among these messages back. Returns how many."""
         return self._database.write(
             lambda connection: sum(self._redrive(connection, number) for number in numbers)
         )
@@ -112,8 +113,11 @@ class Maintenance:
 
     def drop(self, message_id: str) -> int:
         """Delete the dead letters of an id. Returns how many."""
-        slices = self._slice_dead_letters(message_id)
-        return sum(self._delete(numbers, FAILED) for numbers in slices)
+        return sum(map(self.drop_numbers, self._slice_dead_letters(message_id)))
+
+    def drop_numbers(self, numbers: Sequence[int]) -> int:
+        """Delete the dead letters among these messages. Returns how many."""
+        return self._delete(numbers, FAILED)
 
     def purge(self, older_than_seconds: float) -> int:
         """Delete messages that were completed longer ago than that. Returns how many."""

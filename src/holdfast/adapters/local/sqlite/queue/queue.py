@@ -628,6 +628,12 @@ class SQLiteQueue(QueueManager[M]):
     def drop(self, message_id: str) -> int:
         return self._maintenance.drop(message_id)
 
+    def redrive_many(self, messages: Sequence[MessageInfo]) -> int:
+        return self._maintenance.redrive_numbers([int(message.key) for message in messages])
+
+    def drop_many(self, messages: Sequence[MessageInfo]) -> int:
+        return self._maintenance.drop_numbers([int(message.key) for message in messages])
+
     def purge(self, older_than_seconds: float) -> int:
         return self._maintenance.purge(older_than_seconds)
 

@@ -1,0 +1,145 @@
+"""`holdfast web`: serve the console, to this machine only unless a token protects it."""
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.arguments import QUEUE_HELP, resolve_queue
+from holdfast.cli.console import info
+from holdfast.cli.errors import UsageError
+from holdfast.core.errors import ConfigError
+from holdfast.core.urls import QUEUES, parse_url
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+Queues = Annotated[list[str] | None, typer.Argument(metavar="QUEUE...", help=QUEUE_HELP)]
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_CLOSE_SECONDS = 1  # for streams of open pages, which never end by themselves
+
+
+@dataclass(frozen=True, slots=True)
+class WebOptions:
+    """Where the console listens, and what its pages may do."""
+
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1"
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")
+    ] = 8765
+    allow_actions: Annotated[
+        bool, typer.Option("--allow-actions", help="Allow redriving and dropping.")
+    ] = False
+    no_bodies: Annotated[
+        bool, typer.Option("--no-bodies", help="Never show the body of a message.")
+    ] = False
+    token: Annotated[
+        str | None,
+        typer.Option(
+            help="A secret that browsers must send. Other users of this machine can see it in "
+            "the list of processes; --token-file hides it.",
+            envvar="HOLDFAST_WEB_TOKEN",
+            show_envvar=True,
+        ),
+    ] = None
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file that holds the token.")
+    ] = None
+    hostname: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A name under which browsers reach the console, if not the address that it "
+            "listens on. Can be repeated.",
+        ),
+    ] = None
+
+    def make_app(self, queues: list[str]) -> "Starlette":
+        """Return the console. Raises ConfigError, and UsageError without a needed token."""
+        try:
+            from holdfast.web import web_app
+        except ImportError as error:
+            raise ConfigError(
+                f"the web console needs {error.name}: pip install 'holdfast[web]'"
+            ) from None
+        names = [*(self.hostname or ()), self._format_host()]
+        token = self._read_token()
+        if token is None and any(name.strip("[]") not in _LOOPBACK for name in names):
+            raise UsageError(
+                f"other machines could open the console at {', '.join(names)}: add --token-file "
+                "FILE, or leave out --host and --hostname"
+            )
+        return web_app(
+            queues,
+            allow_actions=self.allow_actions,
+            show_bodies=not self.no_bodies,
+            token=token,
+            hosts=names,
+        )
+
+    def _read_token(self) -> str | None:
+        if self.token_file is None:
+            return self.token
+        if self.token is not None:
+            raise UsageError("--token and --token-file cannot be combined; give one of them")
+        try:
+            return self.token_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read {str(self.token_file)!r}: {error}") from None
+
+    def _format_host(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    def listen(self) -> socket.socket:
+        """Return a socket that listens. Raises UsageError if the address is in use."""
+        try:
+            family, _, _, _, address = socket.getaddrinfo(
+                self.host, self.port, type=socket.SOCK_STREAM
+            )[0]
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(128)
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen on {self._format_host()}:{self.port}: "
+                f"{error.strerror or error}; choose another --port"
+            ) from None
+        return listener
+
+    def format_url(self, listener: socket.socket) -> str:
+        """Return the address that a browser opens."""
+        return f"http://{self._format_host()}:{listener.getsockname()[1]}/"
+
+
+def web(queues: Queues = None, *, options: WebOptions) -> None:
+    """Show queues, leases, workers and dead letters in a browser."""
+    urls = queues or [resolve_queue()]
+    for url in urls:
+        parse_url(url, QUEUES)  # a mistyped URL is reported now and not by a page
+    app = options.make_app(urls)
+    with options.listen() as listener:
+        mode = "with actions" if options.allow_actions else "read-only"
+        info(f"the console is at {options.format_url(listener)} ({mode}; Ctrl-C ends it)")
+        serve(app, listener)
+
+
+def serve(app: "Starlette", listener: socket.socket) -> None:
+    """Serve the console on a listening socket until a signal ends it."""
+    import logging
+
+    import uvicorn
+
+    logging.basicConfig(format="%(asctime)s %(message)s")
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        log_config=None,
+        proxy_headers=False,  # the guard must see the real client
+        server_header=False,
+        timeout_graceful_shutdown=_CLOSE_SECONDS,
+        ws="none",
+    )
+    uvicorn.Server(config).run(sockets=[listener])

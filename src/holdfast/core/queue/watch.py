@@ -1,0 +1,262 @@
+"""Watch a queue for people, at a cost that does not grow with the number of viewers.
+
+    viewer ─┐
+    viewer ─┼─▶ Reading.get ──▶ the last value, at once
+    viewer ─┘        └─ if it is old: one thread reads again
+
+A read that takes long is repeated less often, so that reading takes at most `MAX_SHARE` of a
+core, however many messages the queue has and however many people look at it.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from threading import Condition, Lock, Thread
+from typing import Any, Generic, TypeVar
+
+from holdfast.core.clock import SYSTEM_CLOCK, Clock, to_utc
+from holdfast.core.errors import HoldfastError
+from holdfast.core.queue.info import (
+    Holder,
+    MessageInfo,
+    MessagePage,
+    MessageState,
+    QueueStats,
+    WorkerInfo,
+)
+from holdfast.core.queue.manager import QueueManager
+
+T = TypeVar("T")
+
+MAX_SHARE = 0.02  # of a core
+MINUTES = 60
+MAX_LEASES = 100
+QUIET_SECONDS = 30.0  # workers mark themselves as seen every ten seconds
+_MIN_SECONDS = 1.0  # between two reads
+_SAMPLE_SECONDS = 15.0
+_AT_RISK = 1 / 3  # of the lease: the keeper renews well before
+_MINUTES_OF_RATE = 5
+_log = logging.getLogger("holdfast")
+
+
+class Reading(Generic[T]):
+    """A value that is read again when it is old. Safe for threads."""
+
+    def __init__(
+        self, read: Callable[[], T], clock: Clock, min_seconds: float = _MIN_SECONDS
+    ) -> None:
+        self._read, self._clock, self._min_seconds = read, clock, min_seconds
+        self._condition = Condition(Lock())
+        self._value: T | None = None
+        self._due_at = 0.0
+        self._is_reading = False
+
+    def get(self, wait_seconds: float = 0.0) -> T | None:
+        """Return the last value, or None if there is none yet.
+
+        If the value is old, a thread reads a new one, for which this waits so long at most.
+        """
+        with self._condition:
+            if not self._is_reading and self._clock.monotonic() >= self._due_at:
+                self._is_reading = True
+                Thread(target=self._refresh, name="holdfast-watch", daemon=True).start()
+            if wait_seconds > 0:
+                self._condition.wait_for(lambda: not self._is_reading, wait_seconds)
+            return self._value
+
+    def expire(self) -> None:
+        """Read again at the next `get`, because an operator changed something."""
+        with self._condition:
+            self._due_at = 0.0
+
+    def _refresh(self) -> None:
+        began_at = self._clock.monotonic()
+        value = self._value
+        try:
+            value = self._read()
+        except Exception:
+            _log.exception("a queue could not be watched")
+        ended_at = self._clock.monotonic()
+        pause = max(self._min_seconds, (ended_at - began_at) * (1 / MAX_SHARE - 1))
+        with self._condition:
+            self._value, self._is_reading, self._due_at = value, False, ended_at + pause
+            self._condition.notify_all()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """The counts of a queue, or the problem that keeps it from being read.
+
+    `completed` holds the completions of each of the last minutes, and None if the queue does
+    not keep their times.
+    """
+
+    at: datetime
+    stats: QueueStats | None = None
+    completed: Sequence[int] | None = None
+    problem: str = ""
+
+    @property
+    def per_minute(self) -> float | None:
+        """The completions per minute, over the last minutes."""
+        if self.completed is None:
+            return None
+        return sum(self.completed[-_MINUTES_OF_RATE:]) / _MINUTES_OF_RATE
+
+
+@dataclass(frozen=True, slots=True)
+class LiveLeases:
+    """The leases and the workers of a queue. Each is None if the queue cannot tell.
+
+    The leases that end first are among them, in the order of their claims, so that a renewal
+    moves no row of a list.
+    """
+
+    at: datetime
+    leases: Sequence[MessageInfo] | None = None
+    workers: Sequence[WorkerInfo] | None = None
+    has_more_leases: bool = False
+    problem: str = ""
+
+
+class Activity(Enum):
+    """Whether workers work on a queue."""
+
+    WORKING = "working"
+    IDLE = "idle"
+    NO_WORKER = "no worker is polling"
+    UNKNOWN = "unknown"
+
+
+class LeaseHealth(Enum):
+    """How sure it is that a lease is renewed."""
+
+    HELD = "held"
+    AT_RISK = "at risk"  # it should have been renewed by now
+    EXPIRED = "expired"  # the next worker that polls takes the message over
+
+
+def judge_lease(holder: Holder, now: datetime) -> LeaseHealth:
+    """Return the health of a lease, seen from outside of its worker."""
+    left = (holder.expires_at - now).total_seconds()
+    if left <= 0:
+        return LeaseHealth.EXPIRED
+    if holder.lease_seconds is not None and left < holder.lease_seconds * _AT_RISK:
+        return LeaseHealth.AT_RISK
+    return LeaseHealth.HELD
+
+
+def is_polling(worker: WorkerInfo, now: datetime) -> bool:
+    """Return whether a worker was seen lately."""
+    seen = worker.last_seen
+    return seen is not None and (now - seen).total_seconds() < QUIET_SECONDS
+
+
+def judge_activity(live: LiveLeases | None, now: datetime) -> Activity:
+    """Return whether workers work on the queue, are idle, or are missing.
+
+    A worker whose slots are all busy does not poll, but it renews its leases.
+    """
+    if live is None or live.problem or live.workers is None:
+        return Activity.UNKNOWN
+    holders = [message.holder for message in live.leases or () if message.holder]
+    if any(judge_lease(holder, now) is not LeaseHealth.EXPIRED for holder in holders):
+        return Activity.WORKING
+    if any(is_polling(worker, now) for worker in live.workers):
+        return Activity.IDLE
+    return Activity.NO_WORKER
+
+
+class QueueWatch:
+    """One queue as the console shows it.
+
+    The queue is opened with the first read, and again until that succeeds, so a queue may be
+    created after the console was started.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_queue: Callable[[], QueueManager[Any]],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.name = name
+        self.clock = clock
+        self._open = open_queue
+        self._lock = Lock()
+        self._queue: QueueManager[Any] | None = None
+        self.counts: Reading[QueueCounts] = Reading(self._read_counts, clock)
+        self.live: Reading[LiveLeases] = Reading(self._read_live, clock)
+        self._depths: deque[tuple[datetime, int]] = deque(
+            maxlen=int(MINUTES * 60 / _SAMPLE_SECONDS)
+        )
+
+    def get_queue(self) -> QueueManager[Any]:
+        """Return the open queue. Raises HoldfastError if it cannot be opened."""
+        with self._lock:
+            if self._queue is None:
+                self._queue = self._open()
+            return self._queue
+
+    def can(self, *capabilities: str) -> bool:
+        """Return whether the queue is open and has these capabilities."""
+        queue = self._queue
+        return queue is not None and queue.capabilities.issuperset(capabilities)
+
+    def expire(self) -> None:
+        """Read everything again, because an operator changed something."""
+        self.counts.expire()
+        self.live.expire()
+
+    @property
+    def depths(self) -> Sequence[tuple[datetime, int]]:
+        """How many messages were not finished, since this watch began or in the last hour."""
+        return list(self._depths)
+
+    def close(self) -> None:
+        """Close the queue. Reads that come later open it again."""
+        with self._lock:
+            queue, self._queue = self._queue, None
+        if queue is not None:
+            queue.close()
+
+    def _now(self) -> datetime:
+        return to_utc(self.clock.time())
+
+    def _read_counts(self) -> QueueCounts:
+        try:
+            queue = self.get_queue()
+            stats = queue.stats()
+            can_count = "completions" in queue.capabilities
+            completed = queue.count_completed(MINUTES) if can_count else None
+        except (HoldfastError, OSError) as error:
+            return QueueCounts(self._now(), problem=str(error))
+        counts = QueueCounts(self._now(), stats, completed)
+        self._note_depth(counts.at, stats.ready + stats.delayed + stats.leased)
+        return counts
+
+    def _note_depth(self, at: datetime, depth: int) -> None:
+        last = self._depths[-1][0] if self._depths else None
+        if last is None or (at - last).total_seconds() >= _SAMPLE_SECONDS:
+            self._depths.append((at, depth))
+
+    def _read_live(self) -> LiveLeases:
+        try:
+            queue = self.get_queue()
+            able = queue.capabilities
+            page = MessagePage(())
+            if "peek" in able:
+                page = queue.browse(MessageState.LEASED, limit=MAX_LEASES)
+            workers = queue.workers() if "workers" in able else None
+        except (HoldfastError, OSError) as error:
+            return LiveLeases(self._now(), problem=str(error))
+        leases = sorted(page.messages, key=_get_claim_order) if "peek" in able else None
+        return LiveLeases(self._now(), leases, workers, page.after is not None)
+
+
+def _get_claim_order(message: MessageInfo) -> tuple[float, str]:
+    claimed_at = message.holder.timestamp.timestamp() if message.holder else 0.0
+    return claimed_at, message.key

@@ -1,0 +1,16 @@
+"""The web console: `holdfast web`, or `web_app` in an application of your own.
+
+    app = FastAPI()
+    app.mount("/holdfast", web_app(["sqlite:work.db/enrich"]))
+
+It needs `pip install 'holdfast[web]'`. See docs/how-to/watch-in-a-browser.md.
+"""
+
+from typing import TYPE_CHECKING
+
+from holdfast._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from holdfast.web.app import web_app as web_app
+
+__all__, __getattr__ = lazy_exports(__name__, {"web.app": "web_app"})

@@ -1,0 +1,117 @@
+"""The application: its routes, and the rules about who may open it."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.errors import ConfigError
+from holdfast.core.queue.manager import QueueManager
+from holdfast.web.actions import Actions
+from holdfast.web.console import Console
+from holdfast.web.guard import LOOPBACK_HOSTS, Guard
+from holdfast.web.live import LivePages, View
+from holdfast.web.operations import Operations
+from holdfast.web.rendering import Page, Renderer
+from holdfast.web.sessions import Sessions
+from holdfast.web.views import QueuePages
+
+_STATIC = Path(__file__).parent / "static"
+
+
+def web_app(
+    queues: Sequence[str | QueueManager[Any]],
+    *,
+    allow_actions: bool = False,
+    show_bodies: bool = True,
+    token: str | None = None,
+    hosts: Sequence[str] = (),
+    protected: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Starlette:
+    """Return the console as an application, to be served or mounted in another one.
+
+    `queues` are URLs as open_queue takes them, or open queues. It answers for the loopback,
+    and for `hosts`, which need a `token`: a browser sends it once and gets a cookie. If the
+    application around it lets only users in that may see everything, say `protected=True`
+    instead. Without `allow_actions` it changes nothing; with `show_bodies=False` it never
+    shows the body of a message. Raises ConfigError.
+    """
+    others = [host for host in hosts if host.lower() not in LOOPBACK_HOSTS]
+    if others and token is None and not protected:
+        raise ConfigError(
+            f"the console would answer for {', '.join(others)} without a login: give a token, "
+            "or protected=True if the application around it has a login"
+        )
+    sessions = Sessions(token, clock)
+    console = Console(
+        queues, sessions, allow_actions=allow_actions, show_bodies=show_bodies, clock=clock
+    )
+
+    @asynccontextmanager
+    async def close_at_end(app: Starlette) -> AsyncIterator[None]:
+        yield
+        console.close()
+
+    renderer = Renderer(console)
+    app = Starlette(
+        routes=_make_routes(console, renderer),
+        middleware=[
+            Middleware(Guard, sessions=sessions, hosts={*LOOPBACK_HOSTS, *hosts}),
+            Middleware(GZipMiddleware, minimum_size=1000),
+        ],
+        exception_handlers={
+            HTTPException: _make_error_handler(renderer),
+            Exception: _make_error_handler(renderer),
+        },
+        lifespan=close_at_end,
+    )
+    app.state.console = console
+    return app
+
+
+def _make_routes(console: Console, renderer: Renderer) -> list[Route | Mount]:
+    operations = Operations(console.clock)
+    pages, live = QueuePages(console, operations), LivePages(renderer)
+    actions = Actions(console, operations, pages, renderer)
+
+    def show(path: str, view: View) -> Route:
+        return Route(path, live.make_endpoint(view), methods=["GET"])
+
+    return [
+        show("/", pages.show_queues),
+        show("/queues/{slug}", pages.show_queue),
+        show("/queues/{slug}/messages", pages.show_messages),
+        show("/queues/{slug}/message", pages.show_message),
+        show("/queues/{slug}/dead", pages.show_dead_letters),
+        show("/operations/{number:int}", pages.show_operation),
+        Route(
+            "/queues/{slug}/dead",
+            actions.make_endpoint(actions.change_dead_letters),
+            methods=["POST"],
+        ),
+        Route("/login", actions.show_login, methods=["GET"]),
+        Route("/login", actions.log_in, methods=["POST"]),
+        Mount("/static", StaticFiles(directory=_STATIC), name="static"),
+    ]
+
+
+def _make_error_handler(renderer: Renderer) -> Any:
+    async def show_error(request: Request, error: Exception) -> Response:
+        status, text = 500, "The console itself failed; its log says why."
+        if isinstance(error, HTTPException):
+            status, text = error.status_code, error.detail
+        page = Page("error.html", {"section": "", "status": status, "text": text}, status)
+        return renderer.render(request, page)
+
+    return show_error

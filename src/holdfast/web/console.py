@@ -1,0 +1,112 @@
+"""The console behind the pages: the queues that it watches, and what it may do to them."""
+
+import getpass
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any
+
+from starlette.requests import Request
+
+from holdfast.bootstrap import open_queue
+from holdfast.core.background import BackgroundLoop
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.queue.manager import QueueManager
+from holdfast.core.queue.watch import QueueWatch
+from holdfast.core.text import strip_control_characters
+from holdfast.web.guard import SESSION
+from holdfast.web.sessions import Session, Sessions
+
+_SAMPLE_SECONDS = 15.0
+_log = logging.getLogger("holdfast.web")
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedQueue:
+    """A queue with the word that names it in addresses."""
+
+    slug: str
+    watch: QueueWatch
+
+    @property
+    def name(self) -> str:
+        """The queue's name as it was given."""
+        return self.watch.name
+
+
+class Console:
+    """What all requests share."""
+
+    def __init__(
+        self,
+        queues: Sequence[str | QueueManager[Any]],
+        sessions: Sessions,
+        *,
+        allow_actions: bool,
+        show_bodies: bool,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.sessions, self.clock = sessions, clock
+        self.allow_actions, self.show_bodies = allow_actions, show_bodies
+        self.queues: Mapping[str, WatchedQueue] = _name_queues(
+            [_watch(queue, clock) for queue in queues]
+        )
+        self._sampler = BackgroundLoop("holdfast-web", self._sample, clock)
+
+    def start(self) -> None:
+        """Begin to record how deep the queues are. Calling it again does nothing."""
+        self._sampler.start()
+
+    def close(self) -> None:
+        """Stop recording, and close the queues."""
+        self._sampler.stop()
+        for queue in self.queues.values():
+            queue.watch.close()
+
+    def _sample(self) -> float:
+        for queue in self.queues.values():
+            queue.watch.counts.get()
+        return self.clock.monotonic() + _SAMPLE_SECONDS if self.queues else inf
+
+    def get_session(self, request: Request) -> Session:
+        """Return the session of a request that passed the guard."""
+        session: Session = request.scope[SESSION]
+        return session
+
+    def get_author(self, request: Request) -> str:
+        """Return the name for the log: that of the login, or the user who runs the console."""
+        name = self.get_session(request).author or getpass.getuser()
+        client = request.client.host if request.client else "an unknown address"
+        return f"{strip_control_characters(name)} from {client}"
+
+    def log_action(self, request: Request, action: str, **facts: object) -> None:
+        """Log an action with its author. Ids and reasons may be hostile text."""
+        values = {"author": self.get_author(request), **facts}
+        text = " ".join(f"{name}={value!r}" for name, value in values.items())
+        _log.warning("%s %s", action, text)
+
+
+def _watch(queue: str | QueueManager[Any], clock: Clock) -> QueueWatch:
+    if isinstance(queue, QueueManager):
+        return QueueWatch(queue.name, partial(_return, queue), clock)
+    # A console never creates a queue: a mistyped name would look like an empty one.
+    return QueueWatch(queue, partial(open_queue, queue, create=False), clock)
+
+
+def _return(queue: QueueManager[Any]) -> QueueManager[Any]:
+    return queue
+
+
+def _name_queues(watches: Sequence[QueueWatch]) -> dict[str, WatchedQueue]:
+    named: dict[str, WatchedQueue] = {}
+    for watch in watches:
+        words = re.findall(r"[A-Za-z0-9]+", watch.name)
+        base = "-".join(words[-3:]).lower() or "queue"
+        slug, number = base, 2
+        while slug in named:
+            slug, number = f"{base}-{number}", number + 1
+        named[slug] = WatchedQueue(slug, watch)
+    return named

@@ -1,0 +1,70 @@
+"""Send the changing part of a page again and again, as server-sent events.
+
+A browser asks for the page's own address and accepts `text/event-stream`. One without
+server-sent events asks for the same address with `part=1`, every few seconds.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+
+from holdfast.web.rendering import Page, Renderer
+
+SECONDS = 1.0
+MAX_STREAMS = 64  # more viewers than this poll
+_KEEP_ALIVE_SECONDS = 15.0
+
+View = Callable[[Request], Page]
+Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class LivePages:
+    """Makes endpoints of views."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
+        self._streams = 0
+
+    def make_endpoint(self, view: View) -> Endpoint:
+        """Return an endpoint that answers with the page, its live part, or a stream of it."""
+
+        async def endpoint(request: Request) -> Response:
+            if "text/event-stream" in request.headers.get("accept", ""):
+                return self._stream(request, view)
+            page = await run_in_threadpool(view, request)
+            if "part" in request.query_params:
+                return HTMLResponse(self._renderer.render_live(request, page))
+            return self._renderer.render(request, page)
+
+        return endpoint
+
+    def _stream(self, request: Request, view: View) -> Response:
+        if self._streams >= MAX_STREAMS:
+            return PlainTextResponse("too many viewers at once\n", 503)
+        return StreamingResponse(self._send(request, view), media_type="text/event-stream")
+
+    async def _send(self, request: Request, view: View) -> AsyncIterator[str]:
+        self._streams += 1
+        try:
+            last, quiet_seconds = "", 0.0
+            while not await request.is_disconnected():
+                part = await run_in_threadpool(self._render, request, view)
+                if part != last or quiet_seconds >= _KEEP_ALIVE_SECONDS:
+                    yield format_event(part)
+                    last, quiet_seconds = part, 0.0
+                await asyncio.sleep(SECONDS)
+                quiet_seconds += SECONDS
+        finally:
+            self._streams -= 1
+
+    def _render(self, request: Request, view: View) -> str:
+        return self._renderer.render_live(request, view(request))
+
+
+def format_event(text: str) -> str:
+    """Return an event of the stream. A line break in the text begins a new line of data."""
+    return "".join(f"data: {line}\n" for line in text.splitlines()) + "\n"

@@ -1,0 +1,168 @@
+"""Render pages. Everything that a template prints is escaped, whatever a message holds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from holdfast.core.clock import to_utc
+from holdfast.core.text import (
+    format_bytes,
+    format_count,
+    format_duration,
+    strip_control_characters,
+)
+from holdfast.core.version import read_version
+from holdfast.web.choices import format_choice
+from holdfast.web.console import Console
+
+CHART_WIDTH, CHART_HEIGHT = 240, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A template with what it shows. Its block `live` is sent again while a person looks."""
+
+    template: str
+    context: Mapping[str, Any] = field(default_factory=dict)
+    status: int = 200
+
+
+class Renderer:
+    """Renders pages, and the parts of them that change."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._env = Environment(
+            loader=PackageLoader("holdfast.web"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._env.filters |= {
+            "ago": self._format_ago,
+            "bytes": format_bytes,
+            "clean": _clean,
+            "clean_lines": _clean_lines,
+            "duration": _coarse,
+            "number": _format_number,
+            "param": quote_value,
+            "since": self._format_since,
+            "timestamp": datetime.timestamp,
+            "until": self._format_until,
+        }
+        self._env.globals |= {
+            "allow_actions": console.allow_actions,
+            "chart": make_chart,
+            "format_choice": format_choice,
+            "format_count": format_count,
+            "needs_login": console.sessions.needs_login,
+            "show_bodies": console.show_bodies,
+            "version": read_version(),
+        }
+
+    def render(self, request: Request, page: Page) -> HTMLResponse:
+        """Return the whole page."""
+        template = self._env.get_template(page.template)
+        return HTMLResponse(template.render(self._make_context(request, page)), page.status)
+
+    def render_live(self, request: Request, page: Page) -> str:
+        """Return only the part of the page that changes."""
+        template = self._env.get_template(page.template)
+        context = template.new_context(self._make_context(request, page))
+        return "".join(template.blocks["live"](context))
+
+    def _make_context(self, request: Request, page: Page) -> dict[str, Any]:
+        console = self._console
+        session = request.scope.get("holdfast.session")
+        return {
+            "base": request.scope.get("root_path", ""),
+            "form_token": console.sessions.make_form_token(session) if session else "",
+            "now": to_utc(console.clock.time()),
+            "path": request.url.path,
+            **page.context,
+        }
+
+    def _now(self) -> datetime:
+        return to_utc(self._console.clock.time())
+
+    def _format_ago(self, moment: datetime) -> Markup:
+        text = f"{self._format_since(moment)} ago"
+        return _TIME.format(moment.isoformat(), "ago", moment.timestamp(), text)
+
+    def _format_since(self, moment: datetime) -> str:
+        return _coarse(max(0.0, (self._now() - moment).total_seconds()))
+
+    def _format_until(self, moment: datetime) -> Markup:
+        left = (moment - self._now()).total_seconds()
+        text = _coarse(left) if left > 0 else f"{_coarse(-left)} ago"
+        return _TIME.format(moment.isoformat(), "until", moment.timestamp(), text)
+
+
+_TIME = Markup('<time datetime="{}" data-{}="{}">{}</time>')
+
+
+def _coarse(seconds: float) -> str:
+    """Return a duration in whole seconds, because a page shows it change."""
+    return format_duration(float(int(seconds))) if seconds >= 60 else f"{int(seconds)} s"
+
+
+def _clean(text: object) -> str:
+    return strip_control_characters(str(text))
+
+
+def _clean_lines(text: str) -> str:
+    return "\n".join(strip_control_characters(line) for line in text.split("\n"))
+
+
+def _format_number(count: float | None) -> str:
+    if count is None:
+        return "–"
+    return f"{count:,.1f}" if isinstance(count, float) and count < 10 else f"{count:,.0f}"
+
+
+def quote_value(text: object) -> str:
+    """Return a text as a value in an address."""
+    return quote(str(text), safe="")
+
+
+# -- charts
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """The bars and the line of a small chart, in the units of its drawing."""
+
+    bars: Sequence[tuple[float, float, float]]  # x, y, height
+    line: str
+    most: int
+    deepest: int
+
+
+def make_chart(
+    completed: Sequence[int] | None, depths: Sequence[tuple[datetime, int]], now: datetime
+) -> Chart:
+    """Return a chart of the last hour: completions as bars, the depth as a line."""
+    counts = completed or ()
+    most = max(counts, default=0)
+    step = CHART_WIDTH / max(1, len(counts))
+    bars = [
+        (round(step * number, 1), round(CHART_HEIGHT - height, 1), round(height, 1))
+        for number, count in enumerate(counts)
+        if count and (height := max(1.0, count / most * (CHART_HEIGHT - 2)))
+    ]
+    deepest = max((depth for _, depth in depths), default=0)
+    points = []
+    for at, depth in depths:
+        x = CHART_WIDTH * (1 - (now - at).total_seconds() / 3600)
+        if x >= 0:
+            y = CHART_HEIGHT - 1 - depth / max(1, deepest) * (CHART_HEIGHT - 4)
+            points.append(f"{min(x, CHART_WIDTH):.1f},{y:.1f}")
+    return Chart(bars, " ".join(points) if len(points) > 1 else "", most, deepest)

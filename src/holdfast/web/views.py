@@ -1,0 +1,271 @@
+"""The pages that show queues. Each view reads what its page needs, and changes nothing."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from holdfast.core.clock import to_utc
+from holdfast.core.errors import HoldfastError
+from holdfast.core.queue.dead_view import (
+    DeadFilter,
+    DeadPage,
+    ReasonKinds,
+    group_reasons,
+    read_dead_page,
+)
+from holdfast.core.queue.info import MessageInfo, MessagePage, MessageState
+from holdfast.core.queue.watch import (
+    Activity,
+    LiveLeases,
+    QueueCounts,
+    Reading,
+    is_polling,
+    judge_activity,
+    judge_lease,
+)
+from holdfast.web.console import Console, WatchedQueue
+from holdfast.web.operations import Operations
+from holdfast.web.rendering import Page
+
+FIRST_WAIT_SECONDS = 0.15  # for counts that are being read: a page must come at once
+SEARCH_SECONDS = 1.5
+PAGE_ROWS = 50
+MAX_BODY_CHARACTERS = 64 * 1024
+_KINDS_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue as pages show it now."""
+
+    slug: str
+    name: str
+    counts: QueueCounts | None
+    live: LiveLeases | None
+    activity: Activity
+    depths: Any
+
+    @property
+    def problem(self) -> str:
+        """Why the queue cannot be read, or an empty text."""
+        return (self.counts.problem if self.counts else "") or (
+            self.live.problem if self.live else ""
+        )
+
+
+class QueuePages:
+    """The views of queues."""
+
+    def __init__(self, console: Console, operations: Operations) -> None:
+        self._console, self._operations = console, operations
+        self._kinds: dict[str, Reading[ReasonKinds]] = {
+            slug: Reading(partial(_read_kinds, queue), console.clock, _KINDS_SECONDS)
+            for slug, queue in console.queues.items()
+        }
+
+    # -- overview
+
+    def show_queues(self, request: Request) -> Page:
+        """Show all queues with their counts."""
+        self._console.start()
+        queues = [self._view(queue) for queue in self._console.queues.values()]
+        return Page("queues.html", {"queues": queues, "section": "queues"})
+
+    def show_queue(self, request: Request) -> Page:
+        """Show a queue with its leases and its workers."""
+        self._console.start()
+        view = self._view(self.find_queue(request))
+        return Page(
+            "queue.html",
+            {
+                "queue": view,
+                "section": "queues",
+                "judge_lease": judge_lease,
+                "is_polling": is_polling,
+            },
+        )
+
+    def _view(self, queue: WatchedQueue) -> QueueView:
+        watch = queue.watch
+        live = watch.live.get(FIRST_WAIT_SECONDS)
+        counts = watch.counts.get(FIRST_WAIT_SECONDS)
+        activity = judge_activity(live, self._now())
+        return QueueView(queue.slug, queue.name, counts, live, activity, watch.depths)
+
+    def find_queue(self, request: Request) -> WatchedQueue:
+        """Return the queue that the address names. Raises 404."""
+        queue = self._console.queues.get(request.path_params["slug"])
+        if queue is None:
+            raise HTTPException(404, "This console watches no queue of that name.")
+        return queue
+
+    # -- messages
+
+    def show_messages(self, request: Request) -> Page:
+        """Show the messages in one state, a page at a time."""
+        watched = self.find_queue(request)
+        state = _parse_state(request.query_params.get("state", "pending"))
+        page, problem = MessagePage(()), ""
+        try:
+            queue = watched.watch.get_queue()
+            after = request.query_params.get("after")
+            page = queue.browse(state, after=after, limit=PAGE_ROWS)
+        except (HoldfastError, OSError) as error:
+            problem = str(error)
+        return Page(
+            "messages.html",
+            {
+                "queue": self._view(watched),
+                "page": page,
+                "problem": problem,
+                "section": "queues",
+                "state": state,
+                "states": list(MessageState),
+            },
+        )
+
+    def show_message(self, request: Request) -> Page:
+        """Show one message with its attempts, its checkpoint, and its body if asked."""
+        watched = self.find_queue(request)
+        message_id = request.query_params.get("id", "")
+        messages, problem = self._find(watched, message_id)
+        if not messages and not problem:
+            raise HTTPException(
+                404, "The queue holds no message with that id. It may have been purged."
+            )
+        show_body = self._console.show_bodies and "body" in request.query_params
+        return Page(
+            "message.html",
+            {
+                "queue": self._view(watched),
+                "bodies": [
+                    _format_body(message) if show_body else None for message in messages
+                ],
+                "checkpoints": [_format_checkpoint(message) for message in messages],
+                "judge_lease": judge_lease,
+                "message_id": message_id,
+                "messages": messages,
+                "problem": problem,
+                "section": "queues",
+                "show_body": show_body,
+            },
+        )
+
+    def _find(self, watched: WatchedQueue, message_id: str) -> tuple[list[MessageInfo], str]:
+        try:
+            queue = watched.watch.get_queue()
+            if "find" in queue.capabilities:
+                return queue.find(message_id), ""
+            letters = queue.dead_letters(PAGE_ROWS)
+            return [letter for letter in letters if letter.id == message_id], ""
+        except (HoldfastError, OSError) as error:
+            return [], str(error)
+
+    # -- dead letters
+
+    def show_dead_letters(self, request: Request) -> Page:
+        """Show dead letters by the kinds of their reasons, with a search."""
+        watched = self.find_queue(request)
+        wanted = parse_filter(request.query_params)
+        letters, problem, kinds = DeadPage((), None), "", None
+        if request.headers.get("accept", "").startswith("text/html"):  # not the live part
+            letters, problem = self._read_letters(watched, wanted, request)
+            if watched.watch.can("peek"):
+                kinds = self._kinds[watched.slug].get(FIRST_WAIT_SECONDS)
+        view = self._view(watched)
+        failed = view.counts.stats.failed if view.counts and view.counts.stats else 0
+        seen = request.query_params.get("seen", "")
+        return Page(
+            "dead.html",
+            {
+                "queue": view,
+                "failed": failed,
+                "filter": wanted,
+                "kinds": kinds,
+                "letters": letters,
+                "new": max(0, failed - int(seen)) if seen.isascii() and seen.isdecimal() else 0,
+                "problem": problem,
+                "section": "queues",
+            },
+        )
+
+    def _read_letters(
+        self, watched: WatchedQueue, wanted: DeadFilter, request: Request
+    ) -> tuple[DeadPage, str]:
+        clock = self._console.clock
+        late_at = clock.monotonic() + SEARCH_SECONDS
+        try:
+            page = read_dead_page(
+                watched.watch.get_queue(),
+                wanted,
+                after=request.query_params.get("after"),
+                limit=PAGE_ROWS,
+                is_late=lambda: clock.monotonic() > late_at,
+            )
+        except (HoldfastError, OSError) as error:
+            return DeadPage((), None), str(error)
+        return page, ""
+
+    def show_operation(self, request: Request) -> Page:
+        """Show how far an action on many dead letters is."""
+        operation = self._operations.get(request.path_params["number"])
+        if operation is None:
+            raise HTTPException(404, "This console does not know that action any more.")
+        return Page("operation.html", {"operation": operation, "section": "queues"})
+
+    def _now(self) -> datetime:
+        return to_utc(self._console.clock.time())
+
+
+def _read_kinds(queue: WatchedQueue) -> ReasonKinds:
+    try:
+        return group_reasons(queue.watch.get_queue())
+    except (HoldfastError, OSError):  # the list of the same page shows the problem
+        return ReasonKinds((), 0, True)
+
+
+def _parse_state(text: str) -> MessageState:
+    try:
+        return MessageState(text)
+    except ValueError:
+        states = ", ".join(state.value for state in MessageState)
+        raise HTTPException(404, f"state must be one of {states}.") from None
+
+
+def parse_filter(params: Any) -> DeadFilter:
+    """Return the filter that an address or a form describes. Raises 400 for a bad field."""
+    field = params.get("field", "").strip()
+    if field and not field.partition("=")[2]:
+        raise HTTPException(400, "The field must be NAME=VALUE, as in domain=example.com.")
+    return DeadFilter(params.get("text", "").strip(), params.get("kind", ""), field)
+
+
+@dataclass(frozen=True, slots=True)
+class BodyText:
+    """The text of a body, of which a page shows only the beginning if it is long."""
+
+    text: str
+    size: int
+    is_cut: bool
+
+
+def _format_body(message: MessageInfo) -> BodyText:
+    if message.body is None:
+        return BodyText("(the body is not a JSON object)", 0, False)
+    return _cut(json.dumps(message.body, indent=2, ensure_ascii=False))
+
+
+def _format_checkpoint(message: MessageInfo) -> BodyText | None:
+    if message.checkpoint is None:
+        return None
+    return _cut(json.dumps(message.checkpoint, indent=2, ensure_ascii=False))
+
+
+def _cut(text: str) -> BodyText:
+    size = len(text.encode("utf-8", "surrogatepass"))
+    return BodyText(text[:MAX_BODY_CHARACTERS], size, len(text) > MAX_BODY_CHARACTERS)
