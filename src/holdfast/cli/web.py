@@ -68,8 +68,8 @@ class WebOptions:
         token = self._read_token()
         if token is None and any(name.strip("[]") not in _LOOPBACK for name in names):
             raise UsageError(
-                f"other machines could open the console at {', '.join(names)}: add --token-file "
-                "FILE, or leave out --host and --hostname"
+                f"other machines could open the console at {', '.join(names)}: add "
+                "--token-file FILE, or leave out --host and --hostname"
             )
         return web_app(
             queues,

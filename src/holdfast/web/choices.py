@@ -1,17 +1,21 @@
 """How a form names dead letters: by all that a queue needs to find them again."""
 
 import re
+from urllib.parse import quote, unquote
 
 from starlette.exceptions import HTTPException
 
 from holdfast.core.queue.info import MessageInfo, MessageState
 
-_CHOICE = re.compile(r"([0-9A-Za-z-]{1,64}) ([0-9]{1,9}) ([0-9]{1,9}) (.+)", re.DOTALL)
+_CHOICE = re.compile(r"([0-9A-Za-z-]{1,64}) ([0-9]{1,9}) ([0-9]{1,9}) ([!-~]+)")
 
 
 def format_choice(message: MessageInfo) -> str:
-    """Return the value by which a form names a dead letter."""
-    return f"{message.key} {message.fence} {message.attempts} {message.id}"
+    """Return the value by which a form names a dead letter.
+
+    The id is quoted, because a form changes line breaks.
+    """
+    return f"{message.key} {message.fence} {message.attempts} {quote(message.id, safe='')}"
 
 
 def parse_choices(choices: list[str]) -> list[MessageInfo]:
@@ -26,7 +30,12 @@ def parse_choices(choices: list[str]) -> list[MessageInfo]:
         key, fence, attempts, message_id = match.groups()
         messages.append(
             MessageInfo(
-                message_id, key, MessageState.FAILED, int(attempts), int(fence), where=""
+                unquote(message_id),
+                key,
+                MessageState.FAILED,
+                int(attempts),
+                int(fence),
+                where="",
             )
         )
     return messages

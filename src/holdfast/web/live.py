@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 
-from holdfast.web.rendering import Page, Renderer
+from holdfast.web.rendering import Page, Renderer, wants_part, wants_stream
 
 SECONDS = 1.0
 MAX_STREAMS = 64  # more viewers than this poll
@@ -33,10 +34,11 @@ class LivePages:
         """Return an endpoint that answers with the page, its live part, or a stream of it."""
 
         async def endpoint(request: Request) -> Response:
-            if "text/event-stream" in request.headers.get("accept", ""):
+            if wants_stream(request):
+                await run_in_threadpool(view, request)  # answers 404 before the stream begins
                 return self._stream(request, view)
             page = await run_in_threadpool(view, request)
-            if "part" in request.query_params:
+            if wants_part(request):
                 return HTMLResponse(self._renderer.render_live(request, page))
             return self._renderer.render(request, page)
 
@@ -52,7 +54,10 @@ class LivePages:
         try:
             last, quiet_seconds = "", 0.0
             while not await request.is_disconnected():
-                part = await run_in_threadpool(self._render, request, view)
+                try:
+                    part = await run_in_threadpool(self._render, request, view)
+                except HTTPException:  # what the page showed is gone
+                    return
                 if part != last or quiet_seconds >= _KEEP_ALIVE_SECONDS:
                     yield format_event(part)
                     last, quiet_seconds = part, 0.0

@@ -21,7 +21,17 @@ from holdfast.core.text import (
 from holdfast.core.version import read_version
 from holdfast.web.choices import format_choice
 from holdfast.web.console import Console
+from holdfast.web.guard import SESSION
 
+_MACROS = (
+    "activity_pill",
+    "crumbs",
+    "filter_fields",
+    "form_token_field",
+    "hour_chart",
+    "lease_meter",
+    "problem_box",
+)
 CHART_WIDTH, CHART_HEIGHT = 240, 40
 
 
@@ -32,6 +42,16 @@ class Page:
     template: str
     context: Mapping[str, Any] = field(default_factory=dict)
     status: int = 200
+
+
+def wants_stream(request: Request) -> bool:
+    """Return whether a browser asks for the changes of a page as server-sent events."""
+    return "text/event-stream" in request.headers.get("accept", "")
+
+
+def wants_part(request: Request) -> bool:
+    """Return whether only the live part of a page is asked for, once or as a stream."""
+    return wants_stream(request) or "part" in request.query_params
 
 
 class Renderer:
@@ -67,6 +87,9 @@ class Renderer:
             "show_bodies": console.show_bodies,
             "version": read_version(),
         }
+        # As globals, because a block that is rendered alone does not import macros.
+        parts = self._env.get_template("parts.html").module
+        self._env.globals |= {name: getattr(parts, name) for name in _MACROS}
 
     def render(self, request: Request, page: Page) -> HTMLResponse:
         """Return the whole page."""
@@ -81,7 +104,7 @@ class Renderer:
 
     def _make_context(self, request: Request, page: Page) -> dict[str, Any]:
         console = self._console
-        session = request.scope.get("holdfast.session")
+        session = request.scope.get(SESSION)
         return {
             "base": request.scope.get("root_path", ""),
             "form_token": console.sessions.make_form_token(session) if session else "",
@@ -125,7 +148,8 @@ def _clean_lines(text: str) -> str:
 def _format_number(count: float | None) -> str:
     if count is None:
         return "–"
-    return f"{count:,.1f}" if isinstance(count, float) and count < 10 else f"{count:,.0f}"
+    is_small = isinstance(count, float) and 0 < count < 10
+    return f"{count:,.1f}" if is_small else f"{count:,.0f}"
 
 
 def quote_value(text: object) -> str:

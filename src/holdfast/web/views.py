@@ -2,14 +2,12 @@
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from holdfast.core.clock import to_utc
 from holdfast.core.errors import HoldfastError
 from holdfast.core.queue.dead_view import (
     DeadFilter,
@@ -21,6 +19,7 @@ from holdfast.core.queue.dead_view import (
 from holdfast.core.queue.info import MessageInfo, MessagePage, MessageState
 from holdfast.core.queue.watch import (
     Activity,
+    LeaseHealth,
     LiveLeases,
     QueueCounts,
     Reading,
@@ -30,7 +29,7 @@ from holdfast.core.queue.watch import (
 )
 from holdfast.web.console import Console, WatchedQueue
 from holdfast.web.operations import Operations
-from holdfast.web.rendering import Page
+from holdfast.web.rendering import Page, wants_part
 
 FIRST_WAIT_SECONDS = 0.15  # for counts that are being read: a page must come at once
 SEARCH_SECONDS = 1.5
@@ -56,6 +55,22 @@ class QueueView:
         return (self.counts.problem if self.counts else "") or (
             self.live.problem if self.live else ""
         )
+
+    def count_held(self, worker_id: str) -> tuple[int, int]:
+        """Return how many leases of a worker are held, and how many ended."""
+        if self.live is None:
+            return 0, 0
+        holders = [message.holder for message in self.live.leases or () if message.holder]
+        ended = [
+            judge_lease(holder, self.live.at) is LeaseHealth.EXPIRED
+            for holder in holders
+            if worker_id in ("", holder.worker_id)
+        ]
+        return len(ended) - sum(ended), sum(ended)
+
+    def count_ended(self) -> int:
+        """Return how many of the leases that are shown ended and wait for a worker."""
+        return self.count_held("")[1]
 
 
 class QueuePages:
@@ -94,7 +109,7 @@ class QueuePages:
         watch = queue.watch
         live = watch.live.get(FIRST_WAIT_SECONDS)
         counts = watch.counts.get(FIRST_WAIT_SECONDS)
-        activity = judge_activity(live, self._now())
+        activity = judge_activity(live)
         return QueueView(queue.slug, queue.name, counts, live, activity, watch.depths)
 
     def find_queue(self, request: Request) -> WatchedQueue:
@@ -173,7 +188,7 @@ class QueuePages:
         watched = self.find_queue(request)
         wanted = parse_filter(request.query_params)
         letters, problem, kinds = DeadPage((), None), "", None
-        if request.headers.get("accept", "").startswith("text/html"):  # not the live part
+        if not wants_part(request):
             letters, problem = self._read_letters(watched, wanted, request)
             if watched.watch.can("peek"):
                 kinds = self._kinds[watched.slug].get(FIRST_WAIT_SECONDS)
@@ -217,9 +232,6 @@ class QueuePages:
         if operation is None:
             raise HTTPException(404, "This console does not know that action any more.")
         return Page("operation.html", {"operation": operation, "section": "queues"})
-
-    def _now(self) -> datetime:
-        return to_utc(self._console.clock.time())
 
 
 def _read_kinds(queue: WatchedQueue) -> ReasonKinds:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from math import inf
 from threading import Condition, Lock, Thread
 from typing import Any, Generic, TypeVar
 
@@ -36,6 +37,7 @@ MINUTES = 60
 MAX_LEASES = 100
 QUIET_SECONDS = 30.0  # workers mark themselves as seen every ten seconds
 _MIN_SECONDS = 1.0  # between two reads
+_MAX_LIVE_SECONDS = 2.0  # a page of leases is read fast, and is useless if it is old
 _SAMPLE_SECONDS = 15.0
 _AT_RISK = 1 / 3  # of the lease: the keeper renews well before
 _MINUTES_OF_RATE = 5
@@ -46,9 +48,14 @@ class Reading(Generic[T]):
     """A value that is read again when it is old. Safe for threads."""
 
     def __init__(
-        self, read: Callable[[], T], clock: Clock, min_seconds: float = _MIN_SECONDS
+        self,
+        read: Callable[[], T],
+        clock: Clock,
+        min_seconds: float = _MIN_SECONDS,
+        max_seconds: float = inf,
     ) -> None:
-        self._read, self._clock, self._min_seconds = read, clock, min_seconds
+        self._read, self._clock = read, clock
+        self._min_seconds, self._max_seconds = min_seconds, max_seconds
         self._condition = Condition(Lock())
         self._value: T | None = None
         self._due_at = 0.0
@@ -81,6 +88,7 @@ class Reading(Generic[T]):
             _log.exception("a queue could not be watched")
         ended_at = self._clock.monotonic()
         pause = max(self._min_seconds, (ended_at - began_at) * (1 / MAX_SHARE - 1))
+        pause = min(pause, self._max_seconds)
         with self._condition:
             self._value, self._is_reading, self._due_at = value, False, ended_at + pause
             self._condition.notify_all()
@@ -140,7 +148,10 @@ class LeaseHealth(Enum):
 
 
 def judge_lease(holder: Holder, now: datetime) -> LeaseHealth:
-    """Return the health of a lease, seen from outside of its worker."""
+    """Return the health of a lease at `now`, the time when the queue was read.
+
+    A later time would call every lease endangered that was renewed since.
+    """
     left = (holder.expires_at - now).total_seconds()
     if left <= 0:
         return LeaseHealth.EXPIRED
@@ -155,7 +166,7 @@ def is_polling(worker: WorkerInfo, now: datetime) -> bool:
     return seen is not None and (now - seen).total_seconds() < QUIET_SECONDS
 
 
-def judge_activity(live: LiveLeases | None, now: datetime) -> Activity:
+def judge_activity(live: LiveLeases | None) -> Activity:
     """Return whether workers work on the queue, are idle, or are missing.
 
     A worker whose slots are all busy does not poll, but it renews its leases.
@@ -163,9 +174,9 @@ def judge_activity(live: LiveLeases | None, now: datetime) -> Activity:
     if live is None or live.problem or live.workers is None:
         return Activity.UNKNOWN
     holders = [message.holder for message in live.leases or () if message.holder]
-    if any(judge_lease(holder, now) is not LeaseHealth.EXPIRED for holder in holders):
+    if any(judge_lease(holder, live.at) is not LeaseHealth.EXPIRED for holder in holders):
         return Activity.WORKING
-    if any(is_polling(worker, now) for worker in live.workers):
+    if any(is_polling(worker, live.at) for worker in live.workers):
         return Activity.IDLE
     return Activity.NO_WORKER
 
@@ -189,7 +200,9 @@ class QueueWatch:
         self._lock = Lock()
         self._queue: QueueManager[Any] | None = None
         self.counts: Reading[QueueCounts] = Reading(self._read_counts, clock)
-        self.live: Reading[LiveLeases] = Reading(self._read_live, clock)
+        self.live: Reading[LiveLeases] = Reading(
+            self._read_live, clock, max_seconds=_MAX_LIVE_SECONDS
+        )
         self._depths: deque[tuple[datetime, int]] = deque(
             maxlen=int(MINUTES * 60 / _SAMPLE_SECONDS)
         )

@@ -110,9 +110,9 @@
   async function poll() {
     try {
       const response = await fetch(makeAddress(true));
-      if (!response.ok || response.redirected) throw new Error(response.status);
-      update(await response.text());
-      show("Polling", false);
+      if (response.redirected) location.reload(); // to the login
+      if (response.ok) update(await response.text());
+      show(response.ok ? "Polling" : "This is gone", !response.ok);
     } catch {
       show("The console does not answer", true);
     }
