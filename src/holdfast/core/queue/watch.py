@@ -87,8 +87,9 @@ class Reading(Generic[T]):
         except Exception:
             _log.exception("a queue could not be watched")
         ended_at = self._clock.monotonic()
-        pause = max(self._min_seconds, (ended_at - began_at) * (1 / MAX_SHARE - 1))
-        pause = min(pause, self._max_seconds)
+        is_first = self._value is None  # it also opened the queue, and says nothing of others
+        took = 0.0 if is_first else ended_at - began_at
+        pause = min(max(self._min_seconds, took * (1 / MAX_SHARE - 1)), self._max_seconds)
         with self._condition:
             self._value, self._is_reading, self._due_at = value, False, ended_at + pause
             self._condition.notify_all()

@@ -1,0 +1,281 @@
+"""The console in a real browser: every view and action, live updates, and hostile text."""
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from holdfast import AnyMessage, QueueManager, open_queue
+from support.web.browser import CHROMIUM, FLAGS, ConsolePage, serve_console
+
+EVIL = "<img src=x onerror=alert(1)><script>alert(1)</script>\u202e"
+HANDLER = """
+import time
+def hold(message, ctx):
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[QueueManager[AnyMessage]]:
+    with open_queue(f"sqlite:{tmp_path}/work.db/enrich") as queue:
+        yield queue
+
+
+def fail(queue: QueueManager[AnyMessage], count: int, reason: str = "no answer") -> None:
+    queue.push_many(AnyMessage(id=f"{reason}-{n}", domain="a.example") for n in range(count))
+    while messages := queue.poll(100):
+        for message in messages:
+            queue.dead_letter(message, f"{reason} from host-{message.id}", detail="Traceback")
+
+
+@pytest.fixture
+def console(
+    browser: Browser, queue: QueueManager[AnyMessage], tmp_path: Path
+) -> Iterator[ConsolePage]:
+    with serve_console(
+        tmp_path, "sqlite:work.db/enrich", "acme/missing", "--allow-actions"
+    ) as address:
+        page = ConsolePage(browser, address)
+        yield page
+        page.close()
+
+
+SLUG = "/queues/work-db-enrich"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_view_is_accessible_and_loads_nothing_from_elsewhere(
+    browser: Browser, queue: QueueManager[AnyMessage], tmp_path: Path, scheme: str, width: int
+) -> None:
+    fail(queue, 3, EVIL)
+    queue.push_many([AnyMessage(id="held"), AnyMessage(id="waiting")])
+    queue.poll()
+    views = [
+        "/",
+        SLUG,
+        f"{SLUG}/messages?state=pending",
+        f"{SLUG}/messages?state=completed",
+        f"{SLUG}/message?id=held&body=1",
+        f"{SLUG}/dead",
+        f"{SLUG}/dead?text=nothing-has-this",
+        "/queues/acme-missing",
+        "/queues/acme-missing/dead",
+        "/queues/unknown",
+    ]
+    with serve_console(
+        tmp_path, "sqlite:work.db/enrich", "acme/missing", "--allow-actions"
+    ) as address:
+        page = ConsolePage(
+            browser, address, color_scheme=scheme, viewport={"width": width, "height": 800}
+        )
+        for view in views:
+            page.open(view)
+            page.check()
+            wide = page.page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, f"{view} scrolls sideways"
+        page.close()
+
+
+def test_the_queues_are_shown_with_their_state(
+    console: ConsolePage, queue: QueueManager[AnyMessage]
+) -> None:
+    queue.push(AnyMessage(id="a"))
+    page = console.open("/")
+    row = page.locator("#queue-work-db-enrich")
+    expect(row).to_contain_text("no worker is polling")
+    expect(row.locator('[data-label="Ready"]')).to_have_text(re.compile("1"))
+    expect(page.locator("#queue-acme-missing")).to_contain_text("there is no queue at")
+    queue.poll()
+    expect(row).to_contain_text("working", timeout=10_000)
+    console.check()
+
+
+def test_a_killed_worker_is_seen_without_reloading(
+    console: ConsolePage, queue: QueueManager[AnyMessage], tmp_path: Path
+) -> None:
+    (tmp_path / "tasks.py").write_text(HANDLER)
+    page = console.open(SLUG)
+    expect(page.locator("#leases + *")).to_contain_text("No message is leased")
+    page.evaluate("document.body.dataset.untouched = 'yes'")
+    queue.push(AnyMessage(id="long"))
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", "work", "sqlite:work.db/enrich", "tasks:hold"]
+        + ["--lease=4", "--isolation=thread"],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        row = page.locator("tr[id^=lease-]")
+        expect(row).to_contain_text("long", timeout=20_000)
+        link = row.get_by_role("link", name="long")
+        link.focus()
+        time.sleep(5)  # longer than the lease: it is renewed, and the row is changed in place
+        expect(row).to_contain_text("left")
+        expect(link).to_be_focused()
+        expect(page.locator("tr[id^=worker-]")).to_contain_text(str(worker.pid))
+    finally:
+        worker.kill()
+        worker.wait()
+    expect(row).to_contain_text("waits for a worker", timeout=20_000)
+    expect(page.locator("tr[id^=worker-]")).to_contain_text("left 1 behind")
+    assert page.evaluate("document.body.dataset.untouched") == "yes"
+    console.check()
+
+
+def test_chosen_dead_letters_are_redriven(
+    console: ConsolePage, queue: QueueManager[AnyMessage]
+) -> None:
+    fail(queue, 5)
+    page = console.open(f"{SLUG}/dead")
+    page.get_by_label("Choose no answer-1", exact=True).check()
+    page.get_by_label("Choose no answer-3", exact=True).check()
+    expect(page.get_by_text("2 chosen")).to_be_visible()
+    page.get_by_role("button", name="Redrive chosen").click()
+    expect(page.get_by_text("2 dead letters redriven.")).to_be_visible(timeout=10_000)
+    assert (queue.stats().ready, queue.stats().failed) == (2, 3)
+    console.check()
+
+
+def test_dropping_asks_first_and_only_what_matches_is_dropped(
+    console: ConsolePage, queue: QueueManager[AnyMessage]
+) -> None:
+    fail(queue, 3)
+    fail(queue, 4, "bad gateway")
+    page = console.open(f"{SLUG}/dead")
+    page.get_by_role("link", name="bad gateway from").click()
+    expect(page.locator("tbody tr")).to_have_count(4)
+    page.get_by_role("button", name="Drop all that match").click()
+    expect(
+        page.get_by_role("heading", name="Drop all dead letters that match?")
+    ).to_be_visible()
+    assert queue.stats().failed == 7
+    console.check()
+    page.get_by_role("button", name="Drop permanently").click()
+    expect(page.get_by_text("4 dead letters dropped.")).to_be_visible(timeout=10_000)
+    assert queue.stats().failed == 3
+
+
+def test_dead_letters_are_searched_by_reason_and_by_field(
+    console: ConsolePage, queue: QueueManager[AnyMessage]
+) -> None:
+    fail(queue, 3)
+    page = console.open(f"{SLUG}/dead")
+    page.get_by_label("Reason or id").fill("ANSWER-2")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_role("link", name="Clear").click()
+    page.get_by_label("Field").fill("domain=a.example")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator("tbody tr")).to_have_count(3)
+
+
+def test_new_dead_letters_do_not_move_the_list(
+    console: ConsolePage, queue: QueueManager[AnyMessage]
+) -> None:
+    fail(queue, 2)
+    page = console.open(f"{SLUG}/dead")
+    page.wait_for_timeout(1500)
+    fail(queue, 10, "later")
+    expect(page.get_by_text("10 new: show")).to_be_visible(timeout=10_000)
+    expect(page.locator("tbody tr")).to_have_count(2)
+    page.get_by_text("10 new: show").click()
+    expect(page.locator("tbody tr")).to_have_count(12)
+
+
+def test_every_action_works_without_javascript(
+    browser: Browser, queue: QueueManager[AnyMessage], tmp_path: Path
+) -> None:
+    fail(queue, 4)
+    with serve_console(tmp_path, "sqlite:work.db/enrich", "--allow-actions") as address:
+        console = ConsolePage(browser, address, java_script_enabled=False)
+        page = console.open(f"{SLUG}/dead")
+        page.get_by_label("Choose no answer-0", exact=True).check()
+        page.get_by_role("button", name="Redrive chosen").click()
+        page.wait_for_timeout(500)
+        page.reload()
+        expect(page.get_by_text("1 dead letter redriven.")).to_be_visible()
+        console.open(f"{SLUG}/message?id=no answer-1")
+        page.get_by_role("link", name="Show the body").click()
+        expect(page.locator("pre").last).to_contain_text("a.example")
+        page.get_by_role("button", name="Drop…").click()
+        page.get_by_role("button", name="Drop permanently").click()
+        page.wait_for_timeout(500)
+        console.open(f"{SLUG}/dead")
+        page.get_by_role("button", name="Redrive all").click()
+        page.wait_for_timeout(500)
+        assert (queue.stats().ready, queue.stats().failed) == (3, 0)
+        console.close()
+
+
+def test_a_message_is_shown_with_its_history_and_a_hostile_body_does_nothing(
+    console: ConsolePage, queue: QueueManager[AnyMessage]
+) -> None:
+    queue.push(AnyMessage(id=EVIL, note=EVIL))
+    [message] = queue.poll()
+    queue.save_checkpoint(message, {"page": EVIL})
+    queue.nack(message, delay_seconds=0, reason=f"not today {EVIL}", detail=f"Traceback {EVIL}")
+    [message] = queue.poll()
+    queue.dead_letter(message, EVIL)
+    page = console.open(f"{SLUG}/dead")
+    page.locator("tbody th a").click()
+    expect(page.locator(".timeline li")).to_have_count(2)
+    page.get_by_text("Traceback or stack").click()
+    page.get_by_role("link", name="Show the body").click()
+    expect(page.locator("pre").last).to_contain_text("<script>alert(1)</script>")
+    page.wait_for_timeout(1500)
+    assert page.locator("img").count() == 0
+    console.check()
+
+
+def test_a_browser_logs_in_with_the_token(
+    browser: Browser, queue: QueueManager[AnyMessage], tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-twenty-chars\n")
+    with serve_console(tmp_path, "sqlite:work.db/enrich", f"--token-file={token}") as address:
+        console = ConsolePage(browser, address)
+        page = console.open(SLUG)
+        expect(page).to_have_url(f"{address}/login")
+        page.get_by_label("Token").fill("wrong")
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("alert")).to_contain_text("not the token")
+        console.check()
+        page.get_by_label("Token").fill("a-token-of-twenty-chars")
+        page.get_by_role("button", name="Log in").click()
+        expect(page.locator("#queue-work-db-enrich")).to_be_visible()
+        [cookie] = console.context.cookies()
+        assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+        console.close()
+
+
+def test_a_page_polls_where_no_stream_arrives(
+    console: ConsolePage, queue: QueueManager[AnyMessage]
+) -> None:
+    console.page.route(
+        "**/*",
+        lambda route: (
+            route.abort()
+            if "text/event-stream" in route.request.headers.get("accept", "")
+            else route.continue_()
+        ),
+    )
+    page = console.open("/")
+    expect(page.locator("#stream")).to_have_text("Polling", timeout=10_000)
+    queue.push(AnyMessage(id="a"))
+    ready = page.locator('#queue-work-db-enrich [data-label="Ready"]')
+    expect(ready).to_have_text("1", timeout=10_000)

@@ -1,0 +1,1 @@
+"""Serve a console and look at it with a real browser."""
