@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo picture test check format lint types contracts other-pythons chaos bench clean
+.PHONY: help demo picture test check format lint types contracts other-pythons chaos bench screenshots clean
 help:
 	@echo "make demo    a queue, an export and a chat, with workers killed, in about a minute"
 	@echo "             QUEUE=sqlite runs it on a queue in a SQLite file"
@@ -16,7 +16,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.ready-run: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -c constraints.txt -e '.[export]'
+	$(PIP) -c constraints.txt -e '.[export,web]'
 	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready-run
@@ -33,7 +33,7 @@ demo: $(VENV)/.ready-run
 picture: $(VENV)/.ready-run
 	$(BIN)/python tools/picture.py
 
-test: $(VENV)/.ready-dev
+test: $(VENV)/.ready-dev $(VENV)/.ready-browser
 	rm -f $(VENV)/coverage*
 	$(BIN)/coverage run -m pytest tests/unit -n 3 --dist worksteal
 	$(BIN)/coverage combine --quiet
@@ -105,6 +105,9 @@ $(VENV)/.ready-filesystems: | $(BIN)/python
 
 bench: $(VENV)/.ready-bench $(VENV)/.ready-servers $(VENV)/.ready-filesystems
 	$(BIN)/python -m bench
+
+screenshots: $(VENV)/.ready-dev $(VENV)/.ready-browser
+	$(BIN)/python -m tools.screenshots
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -16,6 +16,7 @@ PACKAGES = {
     "metrics": ("prometheus_client",),
     "logging": ("structlog",),
     "otel": ("opentelemetry",),
+    "web": ("starlette",),
 }
 
 _HIDE = """
@@ -97,6 +98,7 @@ NEEDS: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
     ("export", ("export", "serve", "q", "--to", "out", "--until-empty"), {}),
     ("export", ("demo", "--act", "export"), {}),
     ("metrics", ("work", "q", "tasks:handle", "--metrics-port", "0"), {}),
+    ("web", ("web", "q", "--port", "0"), {}),
     ("metrics", ("export", "serve", "q", "--to", "out", "--metrics-port", "0"), {}),
     ("metrics", ("chat", "work", "--until-idle", "--metrics-port", "0"), {}),
     ("otel", ("work", "q", "tasks:handle", "--until-empty"), {"HOLDFAST_OTEL": "links"}),

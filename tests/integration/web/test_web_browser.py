@@ -1,5 +1,6 @@
 """The console in a real browser: every view and action, live updates, and hostile text."""
 
+import os
 import re
 import subprocess
 import sys
@@ -114,8 +115,8 @@ def test_a_killed_worker_is_seen_without_reloading(
     page.evaluate("document.body.dataset.untouched = 'yes'")
     queue.push(AnyMessage(id="long"))
     worker = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", "work", "sqlite:work.db/enrich", "tasks:hold"]
-        + ["--lease=4", "--isolation=thread"],
+        [sys.executable, "-m", "holdfast.cli", "work", "sqlite:work.db/enrich", "tasks:hold"],
+        env={**os.environ, "HOLDFAST_LEASE_SECONDS": "4"},
         cwd=tmp_path,
         stderr=subprocess.DEVNULL,
     )

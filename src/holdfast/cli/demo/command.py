@@ -18,6 +18,7 @@ from holdfast.cli.arguments import AsJson
 from holdfast.cli.console import info, print_json
 from holdfast.cli.demo.act import Act, DemoSizes, QueueKind
 from holdfast.cli.demo.screen import DemoReport, DemoScreen
+from holdfast.cli.demo.web_console import show_in_browser
 from holdfast.cli.errors import ExitCode
 from holdfast.cli.foreground import handle_signals
 from holdfast.core.errors import ConfigError
@@ -49,7 +50,11 @@ def demo(
     reports: dict[str, DemoReport] = {}
     # SIGTERM and a closed terminal end the demo cleanly, as Ctrl-C does.
     ending = handle_signals(_interrupt, signal.SIGTERM, signal.SIGHUP)
-    with ending, _open_folder(keep, acts, queue) as folder:
+    with (
+        ending,
+        _open_folder(keep, acts, queue) as folder,
+        show_in_browser([kind.make_queue_url(folder, queue) for kind in acts.values()], folder),
+    ):
         for number, (name, kind) in enumerate(acts.items(), 1):
             title = kind.title.format_map(asdict(sizes))
             heading = f"holdfast demo, {number} of {len(acts)}: {title} ({queue} queue)"

@@ -1,0 +1,102 @@
+"""`holdfast web` and `holdfast top` as processes."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast import AnyMessage, open_queue
+from support.cli.commands import Cli, require_one_line
+
+
+@pytest.fixture
+def cli(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Cli:
+    return Cli(tmp_path, capsys, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--host=0.0.0.0",), "other machines could open the console at 0.0.0.0: add"),
+        (("--hostname=console.example",), "could open the console at console.example"),
+        (("--token=short",), "must have 16 characters or more, it has 5"),
+        (("--token=" + "x" * 20, "--token-file=f"), "cannot be combined"),
+        (("--token-file=none",), "cannot read 'none'"),
+    ],
+)
+def test_an_unsafe_console_is_refused(cli: Cli, arguments: tuple[str, ...], text: str) -> None:
+    ran = cli("web", "enrich", "--port=0", *arguments)
+    assert ran.code == 2
+    assert text in require_one_line(ran)
+
+
+def test_a_port_in_use_is_reported(cli: Cli) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ran = cli("web", "enrich", f"--port={taken.getsockname()[1]}")
+    assert ran.code == 2
+    assert "choose another --port" in require_one_line(ran)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_console_although_pages_are_open(cli: Cli, number: int) -> None:
+    import httpx
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", "web", "enrich", "--port=0"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    address = re.findall(r"http://\S+", process.stderr.readline())[0]
+    with httpx.stream("GET", address, headers={"Accept": "text/event-stream"}) as stream:
+        assert next(stream.iter_lines()).startswith("data:")
+        process.send_signal(number)
+        process.wait(10)
+    process.stderr.close()
+
+
+def test_top_prints_the_leases_to_a_pipe(cli: Cli) -> None:
+    with open_queue("enrich") as queue:
+        queue.push(AnyMessage(id="evil\x1b[2J"))
+        queue.poll()
+        ran = cli("top", "enrich")
+    heading, row = ran.out.splitlines()
+    assert heading.startswith("queue\tmessage\tworker")
+    assert row.startswith("enrich\tevil\\x1b[2J\t")
+
+
+def test_top_of_a_missing_queue_is_an_error(cli: Cli) -> None:
+    ran = cli("top", "none")
+    assert ran.code == 3
+    assert "there is no queue" in require_one_line(ran)
+
+
+def test_top_redraws_a_terminal_until_ctrl_c(cli: Cli) -> None:
+    with open_queue("enrich") as queue:
+        queue.push_many([AnyMessage(id="held"), AnyMessage(id="waiting")])
+        queue.poll()
+        terminal, process_end = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.cli", "top", "enrich", "missing", "--every=0.2"],
+            stdout=process_end,
+            env={**os.environ, "COLUMNS": "140", "LINES": "50", "TERM": "xterm"},
+        )
+        os.close(process_end)
+        shown = ""
+        while shown.count("held for") < 3:
+            shown += os.read(terminal, 65536).decode(errors="replace")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+        os.close(terminal)
+    assert "working" in shown
+    assert "there is no queue at" in shown
+    assert "━" in shown
