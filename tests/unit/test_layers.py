@@ -9,7 +9,7 @@ import pytest
 from support.paths import ROOT
 
 SOURCE = ROOT / "src" / "holdfast"
-PACKAGES = ["core", "jobs", "conversations", "cli", "lambdas", "app", "config"]
+PACKAGES = ["core", "jobs", "conversations", "cli", "web", "lambdas", "app", "config"]
 
 
 def imported_modules(path: Path) -> set[str]:

@@ -12,6 +12,7 @@ from support.paths import ROOT
 
 FACADES = ["holdfast", "holdfast.aws", "holdfast.chat", "holdfast.events", "holdfast.jobs"]
 FACADES += ["holdfast.telemetry", "holdfast.testing", "holdfast.testing.contracts"]
+FACADES += ["holdfast.web"]
 # Documented paths of their own: Lambda handlers and the Django backend are named by their
 # module, and the heartbeat's design document names the last one.
 ALLOWED = {*FACADES, "holdfast.django", "holdfast.lambdas", "holdfast.utils.sqs_heartbeat"}

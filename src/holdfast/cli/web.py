@@ -59,6 +59,8 @@ class WebOptions:
     def make_app(self, queues: list[str]) -> "Starlette":
         """Return the console. Raises ConfigError, and UsageError without a needed token."""
         try:
+            import uvicorn  # noqa: F401  # before the address is printed, because it takes a while
+
             from holdfast.web import web_app
         except ImportError as error:
             raise ConfigError(

@@ -376,6 +376,13 @@ class MemoryQueue(QueueManager[M]):
             tasks = self._table.find_tasks(message_id)
         return [make_message_info(task, self.name, self._table) for task in tasks]
 
+    def find_push(self, key: str) -> MessageInfo | None:
+        """Return the message with this key."""
+        with self._table.lock:
+            tasks = self._table.list_tasks()
+        infos = (make_message_info(task, self.name, self._table) for task in tasks)
+        return next((info for info in infos if info.key == key), None)
+
     def search(
         self,
         state: MessageState | None = None,

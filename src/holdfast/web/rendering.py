@@ -90,6 +90,8 @@ class Renderer:
         # As globals, because a block that is rendered alone does not import macros.
         parts = self._env.get_template("parts.html").module
         self._env.globals |= {name: getattr(parts, name) for name in _MACROS}
+        for name in self._env.list_templates():
+            self._env.get_template(name)  # compiled now, so that the first view is fast
 
     def render(self, request: Request, page: Page) -> HTMLResponse:
         """Return the whole page."""

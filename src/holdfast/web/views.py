@@ -1,6 +1,7 @@
 """The pages that show queues. Each view reads what its page needs, and changes nothing."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,7 +32,7 @@ from holdfast.web.console import Console, WatchedQueue
 from holdfast.web.operations import Operations
 from holdfast.web.rendering import Page, wants_part
 
-FIRST_WAIT_SECONDS = 0.15  # for counts that are being read: a page must come at once
+FIRST_WAIT_SECONDS = 0.1  # for counts that are being read: a page must come at once
 SEARCH_SECONDS = 1.5
 PAGE_ROWS = 50
 MAX_BODY_CHARACTERS = 64 * 1024
@@ -88,7 +89,7 @@ class QueuePages:
     def show_queues(self, request: Request) -> Page:
         """Show all queues with their counts."""
         self._console.start()
-        queues = [self._view(queue) for queue in self._console.queues.values()]
+        queues = self._view_all(list(self._console.queues.values()))
         return Page("queues.html", {"queues": queues, "section": "queues"})
 
     def show_queue(self, request: Request) -> Page:
@@ -105,10 +106,21 @@ class QueuePages:
             },
         )
 
-    def _view(self, queue: WatchedQueue) -> QueueView:
+    def _view_all(self, queues: Sequence[WatchedQueue]) -> list[QueueView]:
+        """Return the views of queues, after a wait that is the same for one and for many."""
+        clock = self._console.clock
+        late_at = clock.monotonic() + FIRST_WAIT_SECONDS
+        for queue in queues:  # begin all reads, then wait for them together
+            queue.watch.live.get()
+            queue.watch.counts.get()
+        return [self._view(queue, late_at - clock.monotonic()) for queue in queues]
+
+    def _view(self, queue: WatchedQueue, wait_seconds: float = FIRST_WAIT_SECONDS) -> QueueView:
         watch = queue.watch
-        live = watch.live.get(FIRST_WAIT_SECONDS)
-        counts = watch.counts.get(FIRST_WAIT_SECONDS)
+        late_at = self._console.clock.monotonic() + wait_seconds
+        watch.counts.get()
+        live = watch.live.get(wait_seconds)
+        counts = watch.counts.get(late_at - self._console.clock.monotonic())
         activity = judge_activity(live)
         return QueueView(queue.slug, queue.name, counts, live, activity, watch.depths)
 
@@ -148,7 +160,8 @@ class QueuePages:
         """Show one message with its attempts, its checkpoint, and its body if asked."""
         watched = self.find_queue(request)
         message_id = request.query_params.get("id", "")
-        messages, problem = self._find(watched, message_id)
+        key = request.query_params.get("key", "")
+        messages, problem = self._find(watched, message_id, key)
         if not messages and not problem:
             raise HTTPException(
                 404, "The queue holds no message with that id. It may have been purged."
@@ -163,7 +176,8 @@ class QueuePages:
                 ],
                 "checkpoints": [_format_checkpoint(message) for message in messages],
                 "judge_lease": judge_lease,
-                "message_id": message_id,
+                "key": key,
+                "message_id": messages[0].id if key and messages else message_id,
                 "messages": messages,
                 "problem": problem,
                 "section": "queues",
@@ -171,9 +185,14 @@ class QueuePages:
             },
         )
 
-    def _find(self, watched: WatchedQueue, message_id: str) -> tuple[list[MessageInfo], str]:
+    def _find(
+        self, watched: WatchedQueue, message_id: str, key: str
+    ) -> tuple[list[MessageInfo], str]:
         try:
             queue = watched.watch.get_queue()
+            if key and "find" in queue.capabilities:
+                push = queue.find_push(key)
+                return [push] if push else [], ""
             if "find" in queue.capabilities:
                 return queue.find(message_id), ""
             letters = queue.dead_letters(PAGE_ROWS)

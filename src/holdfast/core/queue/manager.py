@@ -408,6 +408,13 @@ class QueueManager(ABC, Generic[M]):
         """Return every stored push of this id, with all that is known about it."""
         raise self._unsupported("find a message by its id")
 
+    def find_push(self, key: str) -> MessageInfo | None:
+        """Return the push with this key, with all that is known about it, or None.
+
+        A queue that finds keys faster than ids overrides it.
+        """
+        return next((message for message in self.find(key) if message.key == key), None)
+
     def search(
         self,
         state: MessageState | None = None,

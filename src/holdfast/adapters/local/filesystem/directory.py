@@ -16,9 +16,9 @@ from holdfast.adapters.modes import MODES, get_access
 from holdfast.core.errors import HoldfastError, QueueUnavailable
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_HEADERS = "user.holdfast.headers"
 # O_NONBLOCK and O_NOFOLLOW, because a FIFO or a symlink that was put here must neither hang
 # a worker nor lead it out of the queue.
-_HEADERS = "user.holdfast.headers"
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _FIRST_READ_BYTES = 4096

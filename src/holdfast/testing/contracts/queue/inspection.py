@@ -208,6 +208,17 @@ class InspectionPromises:
         assert sorted(ids) == [f"{number}" for number in range(7)]
         assert after is None
 
+    def test_a_push_is_found_by_its_key_and_never_by_its_id(self, queue: AnyQueue) -> None:
+        require_capabilities(queue, "find", "peek")
+        queue.push_many(AnyMessage(id=message_id, note=1) for message_id in ("2", "1", "x"))
+        for message in queue.browse(MessageState.PENDING).messages:
+            push = queue.find_push(message.key)
+            assert push is not None
+            assert (push.id, push.key) == (message.id, message.key)
+            assert push.body is not None
+        assert queue.find_push("x") is None
+        assert queue.find_push("99" * 20) is None
+
     def test_a_page_of_leases_says_how_long_they_last(
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:

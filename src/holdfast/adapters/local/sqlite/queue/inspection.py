@@ -58,6 +58,7 @@ SELECT message_no, state, at_ms, claims, refunds, worker_no, claimed_ms, id, rea
 FROM messages LEFT JOIN workers USING (worker_no)
 """
 _POSITION = re.compile(r"([0-9]{1,15})-([0-9]{1,15})")
+_KEY = re.compile(r"[0-9]{1,18}")
 _HAS_TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
 _MAX_WORKERS = 1000
 _SEEN_LATELY_MS = 3_600_000
@@ -226,6 +227,15 @@ def find(database: Database, queue_no: int, message_id: str) -> list[MessageInfo
     number = int(message_id) if message_id.isascii() and message_id.isdecimal() else 0
     rows = database.query(statement, (queue_no, message_id, min(number, 1 << 62)))
     return [make_info(database, row, deep=True) for row in rows]
+
+
+def find_push(database: Database, queue_no: int, key: str) -> MessageInfo | None:
+    """Find one push by its number, without reading other messages."""
+    if not _KEY.fullmatch(key):
+        return None
+    statement = f"{MESSAGE} WHERE message_no = ? AND queue_no = ? AND state < 4"
+    rows = database.query(statement, (int(key), queue_no))
+    return make_info(database, rows[0], deep=True) if rows else None
 
 
 def list_dead_letters(database: Database, queue_no: int, message_id: str | None) -> list[int]:

@@ -603,6 +603,9 @@ class SQLiteQueue(QueueManager[M]):
     def find(self, message_id: str) -> list[MessageInfo]:
         return inspection.find(self._database, self._queue_no, message_id)
 
+    def find_push(self, key: str) -> MessageInfo | None:
+        return inspection.find_push(self._database, self._queue_no, key)
+
     def search(
         self,
         state: MessageState | None = None,
