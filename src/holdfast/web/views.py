@@ -40,7 +40,7 @@ _KINDS_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class QueueView:
+class QueueOverview:
     """A queue as pages show it now."""
 
     slug: str
@@ -106,7 +106,7 @@ class QueuePages:
             },
         )
 
-    def _view_all(self, queues: Sequence[WatchedQueue]) -> list[QueueView]:
+    def _view_all(self, queues: Sequence[WatchedQueue]) -> list[QueueOverview]:
         """Return the views of queues, after a wait that is the same for one and for many."""
         clock = self._console.clock
         late_at = clock.monotonic() + FIRST_WAIT_SECONDS
@@ -115,14 +115,16 @@ class QueuePages:
             queue.watch.counts.get()
         return [self._view(queue, late_at - clock.monotonic()) for queue in queues]
 
-    def _view(self, queue: WatchedQueue, wait_seconds: float = FIRST_WAIT_SECONDS) -> QueueView:
+    def _view(
+        self, queue: WatchedQueue, wait_seconds: float = FIRST_WAIT_SECONDS
+    ) -> QueueOverview:
         watch = queue.watch
         late_at = self._console.clock.monotonic() + wait_seconds
         watch.counts.get()
         live = watch.live.get(wait_seconds)
         counts = watch.counts.get(late_at - self._console.clock.monotonic())
         activity = judge_activity(live)
-        return QueueView(queue.slug, queue.name, counts, live, activity, watch.depths)
+        return QueueOverview(queue.slug, queue.name, counts, live, activity, watch.depths)
 
     def find_queue(self, request: Request) -> WatchedQueue:
         """Return the queue that the address names. Raises 404."""

@@ -55,7 +55,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerInfo:
+class QueueWorker:
     """A process that polls a queue, or did so lately."""
 
     worker_id: str

@@ -29,7 +29,7 @@ from holdfast.core.queue.info import MessagePage as MessagePage
 from holdfast.core.queue.info import MessageState as MessageState
 from holdfast.core.queue.info import PastAttempt as PastAttempt
 from holdfast.core.queue.info import QueueStats as QueueStats
-from holdfast.core.queue.info import WorkerInfo as WorkerInfo
+from holdfast.core.queue.info import QueueWorker as QueueWorker
 from holdfast.core.queue.message import M, Message, P, QueueMessage, get_lease
 
 if TYPE_CHECKING:
@@ -393,7 +393,7 @@ class QueueManager(ABC, Generic[M]):
         page = [replace(message, body=None) for message in islice(messages, limit + 1)]
         return MessagePage(page[:limit], page[limit - 1].key if len(page) > limit else None)
 
-    def workers(self) -> list[WorkerInfo]:
+    def workers(self) -> list[QueueWorker]:
         """Return the processes that poll this queue or did so lately, the newest first."""
         raise self._unsupported("list its workers")
 

@@ -26,7 +26,7 @@ from holdfast.core.queue.info import (
     MessagePage,
     MessageState,
     QueueStats,
-    WorkerInfo,
+    QueueWorker,
 )
 from holdfast.core.queue.manager import QueueManager
 
@@ -126,7 +126,7 @@ class LiveLeases:
 
     at: datetime
     leases: Sequence[MessageInfo] | None = None
-    workers: Sequence[WorkerInfo] | None = None
+    workers: Sequence[QueueWorker] | None = None
     has_more_leases: bool = False
     problem: str = ""
 
@@ -161,7 +161,7 @@ def judge_lease(holder: Holder, now: datetime) -> LeaseHealth:
     return LeaseHealth.HELD
 
 
-def is_polling(worker: WorkerInfo, now: datetime) -> bool:
+def is_polling(worker: QueueWorker, now: datetime) -> bool:
     """Return whether a worker was seen lately."""
     seen = worker.last_seen
     return seen is not None and (now - seen).total_seconds() < QUIET_SECONDS

@@ -18,7 +18,7 @@ from holdfast.core.queue.dead_view import (
     read_dead_page,
     simplify_reason,
 )
-from holdfast.core.queue.info import Holder, MessageInfo, MessageState, WorkerInfo
+from holdfast.core.queue.info import Holder, MessageInfo, MessageState, QueueWorker
 from holdfast.core.queue.watch import (
     Activity,
     LeaseHealth,
@@ -114,8 +114,8 @@ def make_lease(left_seconds: float, lease_seconds: float | None = 30.0) -> Messa
     return MessageInfo("a", "1", MessageState.LEASED, 1, 1, "", holder=holder)
 
 
-def make_worker(seen_seconds_ago: float) -> WorkerInfo:
-    return WorkerInfo("w", "host", 1, NOW - timedelta(seconds=seen_seconds_ago))
+def make_worker(seen_seconds_ago: float) -> QueueWorker:
+    return QueueWorker("w", "host", 1, NOW - timedelta(seconds=seen_seconds_ago))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_lease_is_at_risk_once_its_renewal_is_late(left: float, health: LeaseH
     ],
 )
 def test_no_worker_is_told_from_an_idle_one(
-    leases: list[MessageInfo], workers: list[WorkerInfo] | None, activity: Activity
+    leases: list[MessageInfo], workers: list[QueueWorker] | None, activity: Activity
 ) -> None:
     assert judge_activity(LiveLeases(NOW, leases, workers)) is activity
 

@@ -19,7 +19,7 @@ from holdfast.core.queue.manager import (
     MessagePage,
     MessageState,
     QueueStats,
-    WorkerInfo,
+    QueueWorker,
 )
 
 _PATTERNS = {
@@ -97,7 +97,7 @@ class Inspector:
                 last = path
         return MessagePage(page)
 
-    def list_workers(self) -> list[WorkerInfo]:
+    def list_workers(self) -> list[QueueWorker]:
         """List the workers that were seen in the last hour."""
         now_ms = self._server_clock.read_wall_ms()
         return self._workers.list_workers(to_utc(now_ms / 1000 - _SEEN_LATELY_SECONDS))

@@ -69,7 +69,7 @@ from holdfast.core.queue.manager import (
     Progress,
     QueueManager,
     QueueStats,
-    WorkerInfo,
+    QueueWorker,
     ignore_progress,
 )
 from holdfast.core.queue.message import (
@@ -458,7 +458,7 @@ class FilesystemQueue(QueueManager[M]):
         with self._translate_errors():
             return self._inspector.browse(state, after, limit)
 
-    def workers(self) -> list[WorkerInfo]:
+    def workers(self) -> list[QueueWorker]:
         with self._translate_errors():
             return self._inspector.list_workers()
 

@@ -14,7 +14,7 @@ from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.directory import QueueDirectory
 from holdfast.adapters.local.filesystem.server_clock import SAME_OFFSET_SECONDS, ServerClock
 from holdfast.core.clock import to_utc
-from holdfast.core.queue.manager import WorkerInfo
+from holdfast.core.queue.manager import QueueWorker
 from holdfast.core.version import read_version
 
 SEEN_INTERVAL_SECONDS = 10.0
@@ -113,7 +113,7 @@ class WorkerRegistry:
         except (FileNotFoundError, PermissionError, ValueError):
             return None
 
-    def list_workers(self, seen_after: datetime) -> list[WorkerInfo]:
+    def list_workers(self, seen_after: datetime) -> list[QueueWorker]:
         """List the workers that were seen after that time, the newest first."""
         workers = []
         for name in self._directory.list("workers"):
@@ -127,7 +127,7 @@ class WorkerRegistry:
                 continue
             started = _parse_time(card.started)
             workers.append(
-                WorkerInfo(
+                QueueWorker(
                     card.worker_id, card.host, card.pid, last_seen, card.version, started
                 )
             )

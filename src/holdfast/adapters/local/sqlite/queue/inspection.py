@@ -25,7 +25,7 @@ from holdfast.core.queue.manager import (
     MessageState,
     PastAttempt,
     QueueStats,
-    WorkerInfo,
+    QueueWorker,
 )
 from holdfast.core.rows import Row
 
@@ -189,13 +189,13 @@ def _read_lease_lengths(database: Database) -> dict[int, int]:
     return {row["worker_no"]: row["lease_ms"] for row in rows}
 
 
-def list_workers(database: Database, queue_no: int, now_ms: int) -> list[WorkerInfo]:
+def list_workers(database: Database, queue_no: int, now_ms: int) -> list[QueueWorker]:
     """List the workers of a queue that were seen lately, the newest first."""
     if not database.query(_HAS_TABLE, ("worker_notes",)):
         return []
     rows = database.query(_WORKERS, (queue_no, now_ms - _SEEN_LATELY_MS, _MAX_WORKERS))
     return [
-        WorkerInfo(
+        QueueWorker(
             worker_id=row["worker_id"],
             host=row["host"],
             pid=row["pid"],

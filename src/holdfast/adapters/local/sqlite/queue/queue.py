@@ -58,7 +58,7 @@ from holdfast.core.queue.manager import (
     Progress,
     QueueManager,
     QueueStats,
-    WorkerInfo,
+    QueueWorker,
     ignore_progress,
 )
 from holdfast.core.queue.message import (
@@ -592,7 +592,7 @@ class SQLiteQueue(QueueManager[M]):
     ) -> MessagePage:
         return inspection.browse(self._database, self._queue_no, state, after, limit)
 
-    def workers(self) -> list[WorkerInfo]:
+    def workers(self) -> list[QueueWorker]:
         return inspection.list_workers(self._database, self._queue_no, self._timeline.read_ms())
 
     def count_completed(self, minutes: int = 60) -> list[int]:
