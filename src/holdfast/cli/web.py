@@ -10,6 +10,7 @@ import typer
 from holdfast.cli.arguments import QUEUE_HELP, resolve_queue
 from holdfast.cli.console import info
 from holdfast.cli.errors import UsageError
+from holdfast.cli.export.options import find_store_in_folder
 from holdfast.core.errors import ConfigError
 from holdfast.core.urls import QUEUES, parse_url
 
@@ -25,6 +26,14 @@ _CLOSE_SECONDS = 1  # for streams of open pages, which never end by themselves
 class WebOptions:
     """Where the console listens, and what its pages may do."""
 
+    jobs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STORE",
+            help="Show the jobs of this store: a file, dynamodb:PREFIX, or a folder that "
+            "`holdfast export run` filled.",
+        ),
+    ] = None
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1"
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")
@@ -75,6 +84,7 @@ class WebOptions:
             )
         return web_app(
             queues,
+            jobs=find_store_in_folder(self.jobs) if self.jobs else None,
             allow_actions=self.allow_actions,
             show_bodies=not self.no_bodies,
             token=token,

@@ -119,14 +119,6 @@ class Actions:
             return self._ask(request, watched, wanted, choices, is_all)
         counts = watched.watch.counts.get()
         failed = counts.stats.failed if counts and counts.stats else None
-        operation = self._operations.start(
-            verb,
-            watched,
-            iterate_dead(watched.watch.get_queue(), wanted) if is_all else [chosen],
-            author=self._console.get_author(request),
-            total=(failed if wanted.is_empty else None) if is_all else len(chosen),
-            on_end=lambda operation: self._log_end(request, operation),
-        )
         self._console.log_action(
             request,
             f"{verb} dead letters",
@@ -135,6 +127,14 @@ class Actions:
             text=wanted.text,
             kind=wanted.kind,
             field=wanted.field,
+        )
+        operation = self._operations.start(
+            verb,
+            watched,
+            iterate_dead(watched.watch.get_queue(), wanted) if is_all else [chosen],
+            author=self._console.get_author(request),
+            total=(failed if wanted.is_empty else None) if is_all else len(chosen),
+            on_end=lambda operation: self._log_end(request, operation),
         )
         root = request.scope.get("root_path", "")
         return RedirectResponse(f"{root}/operations/{operation.number}", 303)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,16 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from holdfast.bootstrap.exports import open_jobs
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError
+from holdfast.core.errors import ConfigError, StoreUnavailable
 from holdfast.core.queue.manager import QueueManager
+from holdfast.core.urls import find_store_file
+from holdfast.jobs.ports import JobStateRepository
 from holdfast.web.actions import Actions
 from holdfast.web.console import Console
 from holdfast.web.guard import LOOPBACK_HOSTS, Guard
+from holdfast.web.jobs import JobPages
 from holdfast.web.live import LivePages, View
 from holdfast.web.operations import Operations
 from holdfast.web.rendering import Page, Renderer
@@ -32,6 +37,7 @@ _STATIC = Path(__file__).parent / "static"
 def web_app(
     queues: Sequence[str | QueueManager[Any]],
     *,
+    jobs: str | JobStateRepository | None = None,
     allow_actions: bool = False,
     show_bodies: bool = True,
     token: str | None = None,
@@ -41,7 +47,8 @@ def web_app(
 ) -> Starlette:
     """Return the console as an application, to be served or mounted in another one.
 
-    `queues` are URLs as open_queue takes them, or open queues. It answers for the loopback,
+    `queues` are URLs as open_queue takes them, or open queues, and `jobs` is a store of jobs,
+    or its URL. It answers for the loopback,
     and for `hosts`, which need a `token`: a browser sends it once and gets a cookie. If the
     application around it lets only users in that may see everything, say `protected=True`
     instead. Without `allow_actions` it changes nothing; with `show_bodies=False` it never
@@ -63,10 +70,13 @@ def web_app(
         console.start()
         yield
         console.close()
+        if job_pages is not None:
+            job_pages.close()
 
-    renderer = Renderer(console)
+    job_pages = None if jobs is None else JobPages(partial(_open_jobs, jobs), clock)
+    renderer = Renderer(console, has_jobs=jobs is not None)
     app = Starlette(
-        routes=_make_routes(console, renderer),
+        routes=_make_routes(console, renderer, job_pages),
         middleware=[
             Middleware(Guard, sessions=sessions, hosts={*LOOPBACK_HOSTS, *hosts}),
             Middleware(GZipMiddleware, minimum_size=1000),
@@ -81,7 +91,21 @@ def web_app(
     return app
 
 
-def _make_routes(console: Console, renderer: Renderer) -> list[Route | Mount]:
+def _open_jobs(store: str | JobStateRepository) -> JobStateRepository:
+    """Open a store of jobs that exists. A console never creates one."""
+    if isinstance(store, JobStateRepository):
+        return store
+    file = find_store_file(store)
+    if file is not None and not file.exists():
+        raise StoreUnavailable(
+            f"there is no job store {str(file)!r}: check the name, or run an export first"
+        )
+    return open_jobs(store)
+
+
+def _make_routes(
+    console: Console, renderer: Renderer, jobs: JobPages | None
+) -> list[Route | Mount]:
     operations = Operations(console.clock)
     pages, live = QueuePages(console, operations), LivePages(renderer)
     actions = Actions(console, operations, pages, renderer)
@@ -89,7 +113,11 @@ def _make_routes(console: Console, renderer: Renderer) -> list[Route | Mount]:
     def show(path: str, view: View) -> Route:
         return Route(path, live.make_endpoint(view), methods=["GET"])
 
+    job_routes = []
+    if jobs is not None:
+        job_routes = [show("/jobs", jobs.show_jobs), show("/jobs/job", jobs.show_job)]
     return [
+        *job_routes,
         show("/", pages.show_queues),
         show("/queues/{slug}", pages.show_queue),
         show("/queues/{slug}/messages", pages.show_messages),

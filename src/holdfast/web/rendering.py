@@ -29,6 +29,8 @@ _MACROS = (
     "filter_fields",
     "form_token_field",
     "hour_chart",
+    "job_bar",
+    "job_pill",
     "lease_meter",
     "problem_box",
 )
@@ -57,7 +59,7 @@ def wants_part(request: Request) -> bool:
 class Renderer:
     """Renders pages, and the parts of them that change."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, has_jobs: bool) -> None:
         self._console = console
         self._env = Environment(
             loader=PackageLoader("holdfast.web"),
@@ -72,6 +74,7 @@ class Renderer:
             "clean": _clean,
             "clean_lines": _clean_lines,
             "duration": _coarse,
+            "moment": to_utc,
             "number": _format_number,
             "param": quote_value,
             "since": self._format_since,
@@ -83,6 +86,7 @@ class Renderer:
             "chart": make_chart,
             "format_choice": format_choice,
             "format_count": format_count,
+            "has_jobs": has_jobs,
             "needs_login": console.sessions.needs_login,
             "show_bodies": console.show_bodies,
             "version": read_version(),

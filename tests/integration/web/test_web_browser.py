@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 
 from holdfast import AnyMessage, QueueManager, open_queue
 from support.web.browser import CHROMIUM, FLAGS, ConsolePage, serve_console
+from support.web.jobs import fill_jobs
 
 EVIL = "<img src=x onerror=alert(1)><script>alert(1)</script>\u202e"
 HANDLER = """
@@ -77,10 +78,12 @@ def test_every_view_is_accessible_and_loads_nothing_from_elsewhere(
         "/queues/acme-missing",
         "/queues/acme-missing/dead",
         "/queues/unknown",
+        "/jobs",
+        "/jobs/job?id=job-1",
     ]
-    with serve_console(
-        tmp_path, "sqlite:work.db/enrich", "acme/missing", "--allow-actions"
-    ) as address:
+    fill_jobs(tmp_path / "jobs.db")
+    options = ("--jobs=jobs.db", "--allow-actions")
+    with serve_console(tmp_path, "sqlite:work.db/enrich", "acme/missing", *options) as address:
         page = ConsolePage(
             browser, address, color_scheme=scheme, viewport={"width": width, "height": 800}
         )

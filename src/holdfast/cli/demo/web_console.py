@@ -21,7 +21,7 @@ def show_in_browser(queues: Sequence[str], folder: Path) -> Iterator[None]:
         yield
         return
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", "web", *queues, "--port=0"],
+        [sys.executable, "-m", "holdfast.cli", "web", *queues, "--jobs=jobs.db", "--port=0"],
         env=make_environment(),
         cwd=folder,
         stdin=subprocess.DEVNULL,
