@@ -214,7 +214,9 @@ class QueuePages:
             if watched.watch.can("peek"):
                 kinds = self._kinds[watched.slug].get(FIRST_WAIT_SECONDS)
         view = self._view(watched)
-        failed = view.counts.stats.failed if view.counts and view.counts.stats else 0
+        counted = view.counts.stats.failed if view.counts and view.counts.stats else 0
+        # The count may be older than the list, whose messages are not new to its reader.
+        failed = max(counted, len(letters.messages))
         seen = request.query_params.get("seen", "")
         return Page(
             "dead.html",
