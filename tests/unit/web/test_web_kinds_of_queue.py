@@ -1,0 +1,67 @@
+"""The console on queues that can tell less, and on a file queue."""
+
+from pathlib import Path
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from holdfast import AnyMessage, SQSQueue, open_queue
+from holdfast.core.queue.manager import QueueManager
+from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
+from holdfast.web import web_app
+
+HOST = "http://127.0.0.1"
+
+
+def open_console(queue: Any, **options: Any) -> TestClient:
+    return TestClient(web_app([queue], **options), base_url=HOST)
+
+
+def fail_two(queue: QueueManager[AnyMessage]) -> None:
+    queue.push_many([AnyMessage(id="a"), AnyMessage(id="b"), AnyMessage(id="c")])
+    failed = 0
+    while failed < 2:
+        for message in queue.poll():
+            queue.dead_letter(message, "no answer")
+            failed += 1
+
+
+def test_on_sqs_it_shows_counts_and_dead_letters_and_says_what_is_missing() -> None:
+    clock = ManualClock()
+    sqs = SimulatedSqs(clock).client()
+    sqs.create_queue(QueueName="enrich")
+    queue: SQSQueue[AnyMessage] = SQSQueue("enrich", client=sqs, clock=clock)
+    fail_two(queue)
+    client = open_console(queue)
+    page = client.get("/queues/sqs-enrich").text
+    assert "This kind of queue does not tell which workers poll it" in page
+    assert "does not list leased messages" in page
+    assert "does not know its workers" in page
+    assert "this queue does not count them" in page
+    assert "no worker is polling" not in page
+    dead = client.get("/queues/sqs-enrich/dead").text
+    assert dead.count("no answer") >= 2
+    assert "cannot be listed" in client.get("/queues/sqs-enrich/messages?state=pending").text
+
+
+def test_a_memory_queue_can_be_watched() -> None:
+    queue: MemoryQueue[AnyMessage] = MemoryQueue(name="memory")
+    fail_two(queue)
+    client = open_console(queue)
+    assert client.get("/").status_code == 200
+    assert "no answer" in client.get("/queues/memory/dead").text
+    assert client.get("/queues/memory/message?id=c").status_code == 200
+
+
+def test_a_file_queue_shows_its_leases_and_workers(tmp_path: Path) -> None:
+    with open_queue(f"{tmp_path}/acme/enrich") as queue:
+        fail_two(queue)
+        [message] = queue.poll()
+        queue.save_checkpoint(message, {"page": 7})
+        client = open_console(queue, allow_actions=True)
+        page = client.get("/queues/acme-enrich").text
+        assert 'id="lease-' in page
+        assert "holds 1" in page
+        message_page = client.get("/queues/acme-enrich/message?id=c&body=1").text
+        assert "&#34;page&#34;: 7" in message_page
+        assert "no answer" in client.get("/queues/acme-enrich/dead?field=id%3Da").text
