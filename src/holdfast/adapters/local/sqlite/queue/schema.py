@@ -104,7 +104,6 @@ def add_headers(connection: Connection) -> None:
         connection.execute(_ADD_HEADERS)
 
 
-
 def create_worker_notes(connection: Connection) -> None:
     """Create the table of workers' notes if it is missing, in a transaction of the caller."""
     connection.execute(_CREATE_WORKER_NOTES)
