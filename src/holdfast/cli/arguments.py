@@ -14,8 +14,7 @@ from holdfast.cli.console import info
 from holdfast.cli.errors import UsageError
 from holdfast.cli.formatting import parse_duration
 from holdfast.config.variables import QUEUE_VARIABLE, find_misspelt
-from holdfast.core.errors import StoreUnavailable
-from holdfast.core.urls import QUEUES, find_store_file, parse_url
+from holdfast.core.urls import QUEUES, parse_url
 
 if TYPE_CHECKING:
     from holdfast.core.queue.manager import QueueManager
@@ -152,17 +151,6 @@ def open_input(path: str) -> Iterator[BinaryIO]:
         raise UsageError(f"cannot read {path!r}: {error.strerror}") from None
     with stream:
         yield stream
-
-
-def require_store(url: str, missing: str, remedy: str) -> str:
-    """Return the URL of a store. Raises StoreUnavailable if its file does not exist.
-
-    Read-only commands never create the store. `missing` begins the error's text.
-    """
-    file = find_store_file(url)
-    if file is not None and not file.exists():
-        raise StoreUnavailable(f"{missing} {str(file)!r}: {remedy}")
-    return url
 
 
 def is_service(manager: "QueueManager[AnyMessage]") -> bool:

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from urllib.parse import parse_qsl, unquote
 
-from holdfast.core.errors import ConfigError, InvalidName
+from holdfast.core.errors import ConfigError, InvalidName, StoreUnavailable
 
 _MAX_LENGTH = 4096  # no path is longer
 _MAX_SHOWN = 90  # characters of a bad name in an error's text
@@ -156,3 +156,14 @@ def find_store_file(url: str) -> Path | None:
     """Return the path of a store's file, or None for a DynamoDB store. Raises ConfigError."""
     store = parse_url(url, STORES)
     return Path(store.path) if store.scheme == "sqlite" else None
+
+
+def require_store(url: str, missing: str, remedy: str) -> str:
+    """Return the URL of a store. Raises StoreUnavailable if its file does not exist.
+
+    What only reads never creates the store. `missing` begins the error's text.
+    """
+    file = find_store_file(url)
+    if file is not None and not file.exists():
+        raise StoreUnavailable(f"{missing} {str(file)!r}: {remedy}")
+    return url

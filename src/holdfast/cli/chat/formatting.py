@@ -4,12 +4,17 @@ Phone numbers and addresses are masked by default, because terminals are shared,
 pasted into tickets. Bodies are shown, without anything that could control the terminal.
 """
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.formatting import format_age, format_duration
-from holdfast.conversations.model import Fragment, Status, redact_id
+from holdfast.conversations.formatting import (
+    format_body,
+    format_status,
+    get_received_at,
+    mask_address,
+)
+from holdfast.conversations.model import redact_id
 from holdfast.conversations.outbox import get_outbox_state
 from holdfast.core.clock import to_utc
 from holdfast.core.text import format_count
@@ -24,15 +29,6 @@ if TYPE_CHECKING:
     )
 
 HEADINGS = ("conversation", "customer", "status", "messages", "staged", "last change")
-_NUMBER = re.compile(r"\+?\d[\d ().\-/]{5,}\d")
-
-
-def mask_address(address: str) -> str:
-    """Return whatsapp:+49…89 or a…@example.org. Text that is not a number stays."""
-    name, at, host = address.rpartition("@")
-    if at:
-        return f"{name[:1]}…@{host}"
-    return _NUMBER.sub(lambda number: f"{number[0][:3]}…{number[0][-2:]}", address)
 
 
 def format_address(conversation: "Conversation", full: bool) -> str:
@@ -58,15 +54,6 @@ def conversation_to_row(
         f"{staged:,}" if staged else "-",
         _format_ago(conversation.updated_at, now),
     ]
-
-
-def format_status(conversation: "Conversation", now: float) -> str:
-    """Return the conversation's status."""
-    if conversation.status != Status.PROCESSING:
-        return conversation.status or "new"
-    if conversation.is_locked(now):
-        return "being answered"
-    return "interrupted; the next trigger takes over"
 
 
 def _format_ago(at: float, now: float) -> str:
@@ -127,19 +114,6 @@ def format_history(message: "HistoryMessage") -> Iterator[str]:
 def format_staged(speaker: str, staged: "Staged") -> Iterator[str]:
     """Yield the lines of a staged message."""
     return format_lines(speaker, get_received_at(staged), format_body(staged))
-
-
-def format_body(staged: "Staged") -> str:
-    """Return the text of a staged message, with the kinds of its media."""
-    if not isinstance(staged, Fragment):
-        return f"(cannot be read: {staged.problem})"
-    media = "".join(f" [{kind}]" for kind in staged.media)
-    return f"{staged.body}{media}"
-
-
-def get_received_at(staged: "Staged") -> float:
-    """Return when a staged message was received, or 0 if it cannot be read."""
-    return staged.received_at if isinstance(staged, Fragment) else 0.0
 
 
 # -- for scripts

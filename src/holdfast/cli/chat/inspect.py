@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.arguments import MAX_COUNT, AsJson, require_store
+from holdfast.cli.arguments import MAX_COUNT, AsJson
 from holdfast.cli.chat import formatting
 from holdfast.cli.console import (
     info,
@@ -20,8 +20,14 @@ from holdfast.cli.console import (
     print_result,
 )
 from holdfast.cli.errors import NotFound, UsageError
-from holdfast.conversations.model import redact_id
+from holdfast.conversations.formatting import (
+    format_body,
+    get_received_at,
+    has_id_prefix,
+    mask_address,
+)
 from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.core.urls import require_store
 
 if TYPE_CHECKING:
     from holdfast.bootstrap.chats import ChatApp
@@ -84,7 +90,7 @@ def find_conversation(
 ) -> "Conversation":
     """Return the conversation. Raises NotFound, and UsageError if several match."""
     exact = list(store.conversations(name))
-    by_prefix = (each for each in store.conversations() if _has_prefix(each, name))
+    by_prefix = (each for each in store.conversations() if has_id_prefix(each, name))
     found = exact or islice(by_prefix, 2)
     matches = [match for match in found if address in (None, match.key.primary_channel)]
     if not matches:
@@ -96,12 +102,6 @@ def find_conversation(
             "the id, or add --from"
         )
     return matches[0]
-
-
-def _has_prefix(conversation: "Conversation", name: str) -> bool:
-    """Return whether the id begins with `name`, as stored or as lists show it redacted."""
-    known = conversation.key.conversation_id
-    return bool(name) and (known.startswith(name) or redact_id(known).startswith(name))
 
 
 # -- commands
@@ -152,15 +152,11 @@ def _show(
     view: ViewOptions,
 ) -> None:
     name = conversation.key.conversation_id
-    staged = sorted(
-        store.staged(name), key=lambda row: (formatting.get_received_at(row), row.message_sid)
-    )
+    staged = sorted(store.staged(name), key=lambda row: (get_received_at(row), row.message_sid))
     history = store.history(conversation.key, limit=last) if last else []
     if view.as_json:
         more = {
-            "staged": [
-                {"sid": row.message_sid, "body": formatting.format_body(row)} for row in staged
-            ],
+            "staged": [{"sid": row.message_sid, "body": format_body(row)} for row in staged],
             "history": [formatting.history_to_json(message) for message in history],
         }
         print_json({**formatting.conversation_to_json(conversation, view.full), **more})
@@ -205,7 +201,7 @@ def _show_new(folder: Path, seen: set[str], view: ViewOptions) -> None:
         if reply.message_sid in seen:
             continue
         seen.add(reply.message_sid)
-        to = reply.to if view.full else formatting.mask_address(reply.to)
+        to = reply.to if view.full else mask_address(reply.to)
         name = formatting.format_id(reply.conversation_id, view.full)
         print_either(
             view.as_json,

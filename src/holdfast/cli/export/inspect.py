@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.arguments import AsJson, parse_choice, require_store
+from holdfast.cli.arguments import AsJson, parse_choice
 from holdfast.cli.console import print_facts, print_json, print_list, print_result
 from holdfast.cli.errors import NotFound, silence_log
 from holdfast.cli.export.options import STORE_VARIABLE, Store, resolve_store
@@ -16,6 +16,7 @@ from holdfast.cli.ids import complete_id
 from holdfast.cli.maintenance import CreateTables, check_tables, print_check_results
 from holdfast.core.clock import SYSTEM_CLOCK, to_utc
 from holdfast.core.text import format_count
+from holdfast.core.urls import require_store
 from holdfast.jobs.model import (
     CallbackState,
     ExportJob,
