@@ -34,15 +34,27 @@ class WebOptions:
             "`holdfast export run` filled.",
         ),
     ] = None
+    chat: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STORE",
+            help="Show the conversations of this store: a file or dynamodb:PREFIX. Other "
+            "settings are those of HOLDFAST_CHAT_….",
+        ),
+    ] = None
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1"
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")
     ] = 8765
     allow_actions: Annotated[
-        bool, typer.Option("--allow-actions", help="Allow redriving and dropping.")
+        bool, typer.Option("--allow-actions", help="Allow to redrive, drop and decide.")
     ] = False
     no_bodies: Annotated[
-        bool, typer.Option("--no-bodies", help="Never show the body of a message.")
+        bool,
+        typer.Option(
+            "--no-bodies",
+            help="Never show the body of a message, or a customer's number and texts.",
+        ),
     ] = False
     token: Annotated[
         str | None,
@@ -85,6 +97,7 @@ class WebOptions:
         return web_app(
             queues,
             jobs=find_store_in_folder(self.jobs) if self.jobs else None,
+            chat=self.chat,
             allow_actions=self.allow_actions,
             show_bodies=not self.no_bodies,
             token=token,

@@ -83,11 +83,15 @@ _KINDS: dict[str, type[Outbox]] = {
 _STATES = {kind: state for state, kind in _KINDS.items()}
 
 
+def get_answer(outbox: Outbox | None) -> WriterAnswer | None:
+    """Return the writer's answer, or None when no reply was written."""
+    return None if outbox is None or isinstance(outbox, WritingReply) else outbox.answer
+
+
 def get_thread_mark(outbox: Outbox | None) -> str:
     """Return the thread's mark after the reply, or '' when no reply was written."""
-    return (
-        "" if outbox is None or isinstance(outbox, WritingReply) else outbox.answer.thread_mark
-    )
+    answer = get_answer(outbox)
+    return answer.thread_mark if answer else ""
 
 
 def get_outbox_state(outbox: Outbox) -> str:

@@ -44,6 +44,9 @@ class Form(Mapping[str, str]):
         return self._fields.get(name, [])
 
 
+Action = Callable[[Request, Form], Response]
+
+
 async def read_form(request: Request) -> Form:
     """Return the fields of a form. Raises 413 for one that is too large."""
     body = b""
@@ -87,11 +90,12 @@ class Actions:
 
     # -- dead letters
 
-    def make_endpoint(self, action: Callable[[Request, Form], Response]) -> Endpoint:
-        """Return an endpoint that runs an action if it is allowed and its form is ours."""
+    def make_endpoint(self, action: Action, *, changes: bool = True) -> Endpoint:
+        """Return an endpoint that runs an action if its form is ours and, if it changes
+        anything, actions are allowed."""
 
         async def endpoint(request: Request) -> Response:
-            if not self._console.allow_actions:
+            if changes and not self._console.allow_actions:
                 raise HTTPException(
                     403, "This console is read-only. Start it with --allow-actions."
                 )

@@ -1,5 +1,6 @@
 """The application: its routes, and the rules about who may open it."""
 
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -15,14 +16,17 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from holdfast.bootstrap.chats import ChatApp, build_chat
 from holdfast.bootstrap.exports import open_jobs
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError, StoreUnavailable
+from holdfast.core.errors import ConfigError
 from holdfast.core.queue.manager import QueueManager
-from holdfast.core.urls import find_store_file
+from holdfast.core.urls import require_store
 from holdfast.jobs.ports import JobStateRepository
-from holdfast.web.actions import Actions
+from holdfast.web.actions import Action, Actions
 from holdfast.web.console import Console
+from holdfast.web.conversations import ConversationPages
+from holdfast.web.decisions import Decisions
 from holdfast.web.guard import LOOPBACK_HOSTS, Guard
 from holdfast.web.jobs import JobPages
 from holdfast.web.live import LivePages, View
@@ -38,6 +42,7 @@ def web_app(
     queues: Sequence[str | QueueManager[Any]],
     *,
     jobs: str | JobStateRepository | None = None,
+    chat: str | ChatApp | None = None,
     allow_actions: bool = False,
     show_bodies: bool = True,
     token: str | None = None,
@@ -48,11 +53,12 @@ def web_app(
     """Return the console as an application, to be served or mounted in another one.
 
     `queues` are URLs as open_queue takes them, or open queues, and `jobs` is a store of jobs,
-    or its URL. It answers for the loopback,
+    or its URL. `chat` is an application of conversations, or the URL of its store; the other
+    settings are then those of the environment. It answers for the loopback,
     and for `hosts`, which need a `token`: a browser sends it once and gets a cookie. If the
     application around it lets only users in that may see everything, say `protected=True`
     instead. Without `allow_actions` it changes nothing; with `show_bodies=False` it never
-    shows the body of a message. Raises ConfigError.
+    shows the body of a message, or the number and the texts of a customer. Raises ConfigError.
     """
     others = [host for host in hosts if host.lower() not in LOOPBACK_HOSTS]
     if others and token is None and not protected:
@@ -70,13 +76,17 @@ def web_app(
         console.start()
         yield
         console.close()
-        if job_pages is not None:
-            job_pages.close()
+        for pages in (job_pages, chat_pages):
+            if pages is not None:
+                pages.close()
 
     job_pages = None if jobs is None else JobPages(partial(_open_jobs, jobs), clock)
-    renderer = Renderer(console, has_jobs=jobs is not None)
+    chat_pages = None
+    if chat is not None:
+        chat_pages = ConversationPages(partial(_open_chat, chat, clock), console)
+    renderer = Renderer(console, has_jobs=jobs is not None, has_chat=chat is not None)
     app = Starlette(
-        routes=_make_routes(console, renderer, job_pages),
+        routes=_make_routes(console, renderer, job_pages, chat_pages),
         middleware=[
             Middleware(Guard, sessions=sessions, hosts={*LOOPBACK_HOSTS, *hosts}),
             Middleware(GZipMiddleware, minimum_size=1000),
@@ -95,16 +105,24 @@ def _open_jobs(store: str | JobStateRepository) -> JobStateRepository:
     """Open a store of jobs that exists. A console never creates one."""
     if isinstance(store, JobStateRepository):
         return store
-    file = find_store_file(store)
-    if file is not None and not file.exists():
-        raise StoreUnavailable(
-            f"there is no job store {str(file)!r}: check the name, or run an export first"
-        )
-    return open_jobs(store)
+    remedy = "check the name, or run an export first"
+    return open_jobs(require_store(store, "there is no job store", remedy))
+
+
+def _open_chat(chat: str | ChatApp, clock: Clock) -> ChatApp:
+    """Open an application with a store that exists. A console never creates one."""
+    if isinstance(chat, ChatApp):
+        return chat
+    remedy = "check the name, or start one with `holdfast chat send`"
+    store = require_store(chat, "there is no conversation store", remedy)
+    return build_chat({**os.environ, "HOLDFAST_CHAT_STORE": store}, clock=clock)
 
 
 def _make_routes(
-    console: Console, renderer: Renderer, jobs: JobPages | None
+    console: Console,
+    renderer: Renderer,
+    jobs: JobPages | None,
+    chat: ConversationPages | None,
 ) -> list[Route | Mount]:
     operations = Operations(console.clock)
     pages, live = QueuePages(console, operations), LivePages(renderer)
@@ -113,22 +131,33 @@ def _make_routes(
     def show(path: str, view: View) -> Route:
         return Route(path, live.make_endpoint(view), methods=["GET"])
 
-    job_routes = []
+    def act(path: str, action: Action, *, changes: bool = True) -> Route:
+        endpoint = actions.make_endpoint(action, changes=changes)
+        return Route(path, endpoint, methods=["POST"])
+
+    more = []
     if jobs is not None:
-        job_routes = [show("/jobs", jobs.show_jobs), show("/jobs/job", jobs.show_job)]
+        more += [show("/jobs", jobs.show_jobs), show("/jobs/job", jobs.show_job)]
+    if chat is not None:
+        decisions = Decisions(console, chat, renderer)
+        more += [
+            show("/conversations", chat.show_conversations),
+            show("/conversations/conversation", chat.show_conversation),
+            show("/conversations/parked", chat.show_parked),
+            show("/conversations/batch", chat.show_batch),
+            act("/conversations", decisions.search, changes=False),
+            act("/conversations/conversation", decisions.assign),
+            act("/conversations/batch", decisions.decide),
+        ]
     return [
-        *job_routes,
+        *more,
         show("/", pages.show_queues),
         show("/queues/{slug}", pages.show_queue),
         show("/queues/{slug}/messages", pages.show_messages),
         show("/queues/{slug}/message", pages.show_message),
         show("/queues/{slug}/dead", pages.show_dead_letters),
         show("/operations/{number:int}", pages.show_operation),
-        Route(
-            "/queues/{slug}/dead",
-            actions.make_endpoint(actions.change_dead_letters),
-            methods=["POST"],
-        ),
+        act("/queues/{slug}/dead", actions.change_dead_letters),
         Route("/login", actions.show_login, methods=["GET"]),
         Route("/login", actions.log_in, methods=["POST"]),
         Mount("/static", StaticFiles(directory=_STATIC), name="static"),

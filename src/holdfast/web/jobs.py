@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Lock
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -13,6 +12,7 @@ from holdfast.core.queue.watch import Reading
 from holdfast.jobs.model import ACTIVE, ExportJob, JobStatus, TaskStatus
 from holdfast.jobs.ports import JobStateRepository
 from holdfast.web.rendering import Page
+from holdfast.web.stores import LazyStore
 
 MAX_FINISHED = 50
 MAX_TASKS = 50
@@ -51,26 +51,16 @@ class JobPages:
     """The views of one store of jobs, which is opened with the first read."""
 
     def __init__(self, open_store: Callable[[], JobStateRepository], clock: Clock) -> None:
-        self._open, self._lock = open_store, Lock()
-        self._store: JobStateRepository | None = None
+        self._store = LazyStore(open_store)
         self._jobs: Reading[JobList] = Reading(self._read, clock)
 
     def close(self) -> None:
         """Close the store."""
-        with self._lock:
-            store, self._store = self._store, None
-        if store is not None:
-            store.close()
-
-    def _get_store(self) -> JobStateRepository:
-        with self._lock:
-            if self._store is None:
-                self._store = self._open()
-            return self._store
+        self._store.close()
 
     def _read(self) -> JobList:
         try:
-            store = self._get_store()
+            store = self._store.get()
             active = [job for status in ACTIVE for job in store.find_by_status(status)]
             finished = [
                 job
@@ -93,7 +83,7 @@ class JobPages:
         job_id = request.query_params.get("id", "")
         job, tasks, problem = None, [], ""
         try:
-            store = self._get_store()
+            store = self._store.get()
             job = store.find_by_id(job_id)
             if job is not None and job.state.failed_tasks:
                 tasks = store.tasks(job_id, status=TaskStatus.FAILED, limit=MAX_TASKS)

@@ -11,6 +11,9 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from holdfast.conversations.formatting import format_status, mask_address
+from holdfast.conversations.model import redact_id
+from holdfast.conversations.outbox import get_outbox_state
 from holdfast.core.clock import to_utc
 from holdfast.core.text import (
     format_bytes,
@@ -25,6 +28,10 @@ from holdfast.web.guard import SESSION
 
 _MACROS = (
     "activity_pill",
+    "chat_crumbs",
+    "chat_pill",
+    "chat_table",
+    "chat_text",
     "crumbs",
     "filter_fields",
     "form_token_field",
@@ -33,6 +40,8 @@ _MACROS = (
     "job_pill",
     "lease_meter",
     "problem_box",
+    "reply_state",
+    "window_state",
 )
 CHART_WIDTH, CHART_HEIGHT = 240, 40
 
@@ -59,7 +68,7 @@ def wants_part(request: Request) -> bool:
 class Renderer:
     """Renders pages, and the parts of them that change."""
 
-    def __init__(self, console: Console, *, has_jobs: bool) -> None:
+    def __init__(self, console: Console, *, has_jobs: bool, has_chat: bool) -> None:
         self._console = console
         self._env = Environment(
             loader=PackageLoader("holdfast.web"),
@@ -86,8 +95,13 @@ class Renderer:
             "chart": make_chart,
             "format_choice": format_choice,
             "format_count": format_count,
+            "format_status": format_status,
+            "get_outbox_state": get_outbox_state,
+            "has_chat": has_chat,
             "has_jobs": has_jobs,
+            "mask_address": mask_address,
             "needs_login": console.sessions.needs_login,
+            "redact_id": redact_id,
             "show_bodies": console.show_bodies,
             "version": read_version(),
         }

@@ -1,0 +1,287 @@
+"""The pages of conversations: windows, locks, replies, and batches that wait for a decision.
+
+Addresses name a conversation by a digest, because a browser keeps every address that it
+opened. Numbers and texts are masked until a person asks for those of one conversation.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from holdfast.bootstrap.chats import ChatApp
+from holdfast.conversations.formatting import (
+    format_body,
+    get_received_at,
+    has_id_prefix,
+)
+from holdfast.conversations.model import (
+    Conversation,
+    ConversationKey,
+    ParkedBatch,
+    Window,
+    digest_texts,
+)
+from holdfast.conversations.outbox import Outbox, get_answer
+from holdfast.conversations.ports import ConversationStore
+from holdfast.core.errors import HoldfastError
+from holdfast.core.queue.watch import Reading
+from holdfast.web.console import Console
+from holdfast.web.rendering import Page
+from holdfast.web.stores import LazyStore
+
+T = TypeVar("T")
+
+PAGE_ROWS = 50
+MAX_WAITING = 1000  # that are counted
+MAX_TEXT_CHARACTERS = 4_000  # of one text
+SEARCH_SECONDS = 2.0
+_MAX_KNOWN = 10_000
+_MIN_SECONDS = 2.0  # between two reads of the lists, each of which costs money on DynamoDB
+_WAIT_SECONDS = 0.1
+
+
+class SearchStopped(HoldfastError):
+    """A store has more rows than a page can wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationRow:
+    """A conversation in a list. The conversation is None if only staged messages exist."""
+
+    key: ConversationKey
+    conversation: Conversation | None
+    window: Window | None = None
+    staged: int = 0
+    oldest_staged_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedList:
+    """The parked batches that a page shows, or the problem that keeps them from being read."""
+
+    batches: tuple[ParkedBatch, ...] = ()
+    has_more: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationList:
+    """The conversations of a store: those with staged messages, and the last that changed."""
+
+    waiting: tuple[ConversationRow, ...] = ()
+    waiting_count: int = 0
+    recent: tuple[ConversationRow, ...] = ()
+    has_more: bool = False
+    parked: ParkedList = ParkedList()
+    problem: str = ""
+
+
+def make_reference(key: ConversationKey) -> str:
+    """Return the text by which addresses name a conversation."""
+    return digest_texts(key.primary_channel, key.conversation_id)[:16]
+
+
+def has_answer(outbox: Outbox | None) -> bool:
+    """Return whether a reply was written, so that it can be recorded as sent."""
+    answer = get_answer(outbox)
+    return answer is not None and bool(answer.text.strip())
+
+
+class ConversationPages:
+    """The views of one store of conversations, which is opened with the first read."""
+
+    def __init__(self, open_chat: Callable[[], ChatApp], console: Console) -> None:
+        self._console, self._clock = console, console.clock
+        self.chat = LazyStore(open_chat)
+        self._known: dict[str, ConversationKey] = {}  # by their references
+        self._list: Reading[ConversationList] = Reading(
+            self._read, console.clock, min_seconds=_MIN_SECONDS
+        )
+
+    def close(self) -> None:
+        """Close the store."""
+        self.chat.close()
+
+    # -- views
+
+    def show_conversations(self, request: Request) -> Page:
+        """Show the conversations that wait, and those that changed last."""
+        return self._make_page("conversations.html", {"list": self._list.get(_WAIT_SECONDS)})
+
+    def show_conversation(self, request: Request) -> Page:
+        """Show one conversation with a page of its history, and its texts if asked."""
+        reference = request.query_params.get("ref", "")
+        before = _parse_number(request.query_params.get("before", ""))
+        context: dict[str, Any] = {"row": None, "staged": (), "history": (), "problem": ""}
+        try:
+            store = self.chat.get().store
+            conversation = self.find(reference)
+            if conversation is not None:
+                key, name = conversation.key, conversation.key.conversation_id
+                staged = sorted(store.staged(name), key=get_received_at)
+                context["row"] = ConversationRow(
+                    key, conversation, store.window(name), len(staged)
+                )
+                context["staged"] = staged[:PAGE_ROWS]
+                context["history"] = store.history(key, before=before, limit=PAGE_ROWS)
+        except (HoldfastError, OSError) as error:
+            context["problem"] = str(error)
+        if context["row"] is None and not context["problem"]:
+            raise HTTPException(
+                404, "That conversation was not found. Look for it by its id on the list."
+            )
+        listed = self._list.get(_WAIT_SECONDS) or ConversationList()
+        parked = [b for b in listed.parked.batches if make_reference(b.key) == reference]
+        context |= {"reference": reference, "before": before, "parked": parked}
+        return self._make_page("conversation.html", context, request)
+
+    def show_parked(self, request: Request) -> Page:
+        """Show the parked batches, the oldest first."""
+        done = request.query_params.get("done", "")
+        return self._make_page("parked.html", {"parked": self._read_parked(), "done": done})
+
+    def show_batch(self, request: Request) -> Page:
+        """Show one parked batch with the decisions about it, and its texts if asked."""
+        parked_id = request.query_params.get("id", "")
+        batch, problem = None, ""
+        try:
+            batch = self.find_batch(parked_id)
+        except (HoldfastError, OSError) as error:
+            problem = str(error)
+        if batch is None and not problem:
+            raise HTTPException(
+                404, "Nothing is parked under that id. Another person may have decided."
+            )
+        return self._make_page("batch.html", {"batch": batch, "problem": problem}, request)
+
+    def show_matches(self, matches: list[Conversation]) -> Page:
+        """Show the conversations that a search found."""
+        rows = [ConversationRow(match.key, match) for match in matches]
+        status = 200 if rows else 404
+        return self._make_page("conversation_matches.html", {"rows": rows}, status=status)
+
+    def _make_page(
+        self,
+        template: str,
+        context: dict[str, Any],
+        request: Request | None = None,
+        status: int = 200,
+    ) -> Page:
+        wanted = request is not None and request.query_params.get("texts") == "1"
+        more = {
+            "format_body": format_body,
+            "get_answer": get_answer,
+            "get_received_at": get_received_at,
+            "has_answer": has_answer,
+            "make_reference": self._remember,
+            "max_characters": MAX_TEXT_CHARACTERS,
+            "max_waiting": MAX_WAITING,
+            "page_rows": PAGE_ROWS,
+            "section": "conversations",
+            "show_texts": wanted and self._console.show_bodies,
+        }
+        return Page(template, {**more, **context}, status)
+
+    # -- reads
+
+    def expire(self) -> None:
+        """Read the lists again, because an operator changed something."""
+        self._list.expire()
+
+    def find(self, reference: str) -> Conversation | None:
+        """Return the conversation that an address names.
+
+        A console that never listed it, for example after a restart, searches for it among
+        those that changed last. Raises HoldfastError.
+        """
+        store = self.chat.get().store
+        if (key := self._known.get(reference)) is not None:
+            return store.get(key)
+        for conversation in self._scan(store.conversations()):
+            if self._remember(conversation.key) == reference:
+                return conversation
+        return None
+
+    def search(self, name: str) -> list[Conversation]:
+        """Return the conversations whose id is `name`, or begins so. Raises HoldfastError."""
+        store = self.chat.get().store
+        exact = list(islice(store.conversations(name), PAGE_ROWS)) if name else []
+        by_prefix = (
+            each for each in self._scan(store.conversations()) if has_id_prefix(each, name)
+        )
+        return exact or list(islice(by_prefix, PAGE_ROWS))
+
+    def find_batch(self, parked_id: str) -> ParkedBatch | None:
+        """Return a parked batch, or None if there is none. Raises HoldfastError."""
+        batches = self._scan(self.chat.get().store.parked())
+        return next((batch for batch in batches if batch.parked_id == parked_id), None)
+
+    def _scan(self, rows: Iterable[T]) -> Iterator[T]:
+        late_at = self._clock.monotonic() + SEARCH_SECONDS
+        for row in rows:
+            if self._clock.monotonic() > late_at:
+                raise SearchStopped(
+                    f"the store is too large to be searched in {SEARCH_SECONDS:g} s: look for "
+                    "the conversation by its whole id, or use `holdfast chat`"
+                )
+            yield row
+
+    def _remember(self, key: ConversationKey) -> str:
+        reference = make_reference(key)
+        if len(self._known) >= _MAX_KNOWN:
+            self._known = {}
+        self._known[reference] = key
+        return reference
+
+    def _read(self) -> ConversationList:
+        try:
+            return _read_list(self.chat.get().store)
+        except (HoldfastError, OSError) as error:
+            return ConversationList(problem=str(error))
+
+    def _read_parked(self) -> ParkedList:
+        try:
+            return read_parked(self.chat.get().store)
+        except (HoldfastError, OSError) as error:
+            return ParkedList(problem=str(error))
+
+
+def _read_list(store: ConversationStore) -> ConversationList:
+    waiting = sorted(
+        islice(store.waiting(), MAX_WAITING), key=lambda each: each.oldest_staged_at
+    )
+    rows = [
+        ConversationRow(
+            each.key,
+            store.get(each.key),
+            store.window(each.key.conversation_id),
+            each.fragments,
+            each.oldest_staged_at,
+        )
+        for each in waiting[:PAGE_ROWS]
+    ]
+    shown = {row.key for row in rows}
+    changed = list(islice(store.conversations(), PAGE_ROWS + 1))
+    recent = [each for each in changed[:PAGE_ROWS] if each.key not in shown]
+    return ConversationList(
+        tuple(rows),
+        len(waiting),
+        tuple(ConversationRow(each.key, each) for each in recent),
+        len(changed) > PAGE_ROWS,
+        read_parked(store),
+    )
+
+
+def read_parked(store: ConversationStore) -> ParkedList:
+    """Return a page of parked batches. Raises HoldfastError."""
+    batches = list(islice(store.parked(), PAGE_ROWS + 1))
+    return ParkedList(tuple(batches[:PAGE_ROWS]), len(batches) > PAGE_ROWS)
+
+
+def _parse_number(text: str) -> int | None:
+    is_number = text.isascii() and text.isdecimal() and len(text) < 16
+    return int(text) if is_number else None
