@@ -1,0 +1,303 @@
+"""The pages of conversations: their states, what is masked, and what a person may decide."""
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from holdfast.bootstrap.chats import ChatApp, build_chat
+from holdfast.conversations.model import Conversation, ConversationKey, Status
+from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.web import web_app
+from holdfast.web.conversations import PAGE_ROWS, make_reference
+from support.web.conversations import (
+    ANSWER,
+    ANSWERED,
+    EVIL,
+    LOCKED,
+    NUMBER,
+    PARKED_ID,
+    QUESTION,
+    WAITING,
+    fill_chat,
+    make_environment,
+    stage,
+)
+
+HOST = "http://127.0.0.1"
+ORIGIN = {"Origin": HOST}
+CHAT = f"/conversations/conversation?ref={make_reference(ANSWERED)}"
+BATCH = f"/conversations/batch?id={PARKED_ID}"
+PRIVATE = (NUMBER, NUMBER[3:], QUESTION, ANSWER, "+4930111222333", "ada@example.org")
+
+
+@pytest.fixture
+def chat(tmp_path: Path) -> Iterator[ChatApp]:
+    with fill_chat(tmp_path) as app:
+        yield app
+
+
+def open_console(chat: ChatApp | str, **options: Any) -> TestClient:
+    app = web_app([], chat=chat, **options)
+    return TestClient(app, base_url=HOST, follow_redirects=False)
+
+
+def post(client: TestClient, page: str, path: str, **form: str) -> Any:
+    match = re.search(r'name="form_token" value="([^"]+)"', client.get(page).text)
+    assert match is not None
+    data = {"form_token": match[1], **form}
+    return client.post(path, data=data, headers=ORIGIN)
+
+
+def decide(client: TestClient, decision: str, **form: str) -> Any:
+    form = {"id": PARKED_ID, "decision": decision, **form}
+    return post(client, "/conversations", "/conversations/batch", **form)
+
+
+# -- what is shown
+
+
+def test_conversations_are_listed_with_windows_locks_and_replies(chat: ChatApp) -> None:
+    page = open_console(chat).get("/conversations").text
+    assert "Waiting for a reply" in page
+    assert "its trigger is not sent yet" in page
+    assert "being answered" in page
+    assert "lock ends in" in page
+    assert "being sent, 1 part accepted" in page
+    assert "need a decision" in page
+
+
+def test_a_conversation_is_shown_with_its_parked_batch(chat: ChatApp) -> None:
+    page = open_console(chat).get(CHAT).text
+    assert "1 parked batch needs a decision" in page
+    assert "1 read, 2 written" in page
+    assert "whatsapp:+49…78" in page
+
+
+@pytest.mark.parametrize("show_bodies", [True, False])
+def test_numbers_and_texts_are_masked(chat: ChatApp, show_bodies: bool) -> None:
+    client = open_console(chat, allow_actions=True, show_bodies=show_bodies)
+    others = [
+        f"/conversations/conversation?ref={make_reference(key)}" for key in (WAITING, LOCKED)
+    ]
+    for path in ("/conversations?", "/conversations/parked?", BATCH, CHAT, *others):
+        for address in (path, f"{path}&part=1"):
+            response = client.get(address)
+            assert response.status_code == 200
+            assert [text for text in PRIVATE if text in response.text] == []
+            assert EVIL not in response.text
+
+
+@pytest.mark.parametrize("path", [CHAT, BATCH])
+def test_the_number_and_the_texts_of_one_conversation_are_shown_on_request(
+    chat: ChatApp, path: str
+) -> None:
+    client = open_console(chat)
+    link = re.search(r'href="([^"]+)">Show the number', client.get(path).text)
+    assert link is not None
+    page = client.get(link[1].replace("&amp;", "&")).text
+    assert all(text in page for text in (NUMBER, QUESTION, ANSWER))
+    assert EVIL not in page
+    title = re.search("<title>(.*)</title>", page)
+    assert title is not None
+    assert NUMBER not in title[1]  # a browser keeps the titles of pages
+
+
+def test_no_bodies_forbids_numbers_and_texts(chat: ChatApp) -> None:
+    client = open_console(chat, show_bodies=False)
+    for path in (CHAT, BATCH):
+        page = client.get(f"{path}&texts=1").text
+        assert [text for text in PRIVATE if text in page] == []
+        assert "--no-bodies" in page
+
+
+def test_no_address_of_a_page_contains_a_number(chat: ChatApp) -> None:
+    client = open_console(chat, allow_actions=True)
+    for path in ("/conversations", f"{CHAT}&texts=1", "/conversations/parked", BATCH):
+        links = re.findall(r'(?:href|action|value|id)="([^"]+)"', client.get(path).text)
+        assert [link for link in links if NUMBER[1:] in link] == []
+
+
+def test_an_empty_store_says_so(tmp_path: Path) -> None:
+    with build_chat(make_environment(tmp_path)) as app:
+        client = open_console(app)
+        assert "No customer has written yet" in client.get("/conversations").text
+        assert "No batch waits for a decision" in client.get("/conversations/parked").text
+
+
+def test_a_missing_store_is_reported_and_not_created(tmp_path: Path) -> None:
+    store = tmp_path / "none.db"
+    client = open_console(str(store))
+    for path in ("/conversations", "/conversations/parked", BATCH, CHAT):
+        assert "there is no conversation store" in client.get(path).text
+    assert not store.exists()
+
+
+def test_a_console_without_a_store_has_no_page_of_conversations() -> None:
+    client = TestClient(web_app([]), base_url=HOST)
+    assert client.get("/conversations").status_code == 404
+    assert "Conversations" not in client.get("/").text
+
+
+def test_a_list_has_one_page_of_rows(tmp_path: Path) -> None:
+    with build_chat(make_environment(tmp_path)) as app:
+        for number in range(PAGE_ROWS + 5):
+            app.store.create(
+                Conversation(ConversationKey(f"a{number}@b.example", f"c{number}"))
+            )
+        page = open_console(app).get("/conversations").text
+    assert page.count('<tr id="chat-') == PAGE_ROWS
+    assert "Find others by their id" in page
+
+
+def test_a_conversation_is_found_after_a_restart(chat: ChatApp) -> None:
+    assert open_console(chat).get(CHAT).status_code == 200  # this console listed nothing before
+    unknown = open_console(chat).get("/conversations/conversation?ref=unknown")
+    assert unknown.status_code == 404
+
+
+# -- finding one
+
+
+def test_a_conversation_is_found_by_its_id_without_allowing_actions(chat: ChatApp) -> None:
+    client = open_console(chat)
+    for name in (NUMBER, NUMBER[:6], ANSWERED.log_name):
+        response = post(client, "/conversations", "/conversations", id=name)
+        assert (response.status_code, response.headers["location"]) == (303, CHAT)
+    for name in ("", "nothing-has-this", EVIL):
+        response = post(client, "/conversations", "/conversations", id=name)
+        assert response.status_code == 404
+        assert "No id begins so" in response.text
+
+
+# -- decisions
+
+
+def test_a_read_only_console_decides_nothing(chat: ChatApp) -> None:
+    client = open_console(chat)
+    assert "Answer after all" not in client.get(BATCH).text
+    assert "Assign to" not in client.get(CHAT).text
+    for decision in ("retry", "sent", "drop"):
+        assert decide(client, decision, confirmed="yes").status_code == 403
+    form = {"ref": make_reference(ANSWERED), "to": "person"}
+    response = post(client, "/conversations", "/conversations/conversation", **form)
+    assert response.status_code == 403
+    assert len(list(chat.store.parked())) == 1
+
+
+def test_a_decision_needs_the_token_of_its_form(chat: ChatApp) -> None:
+    client = open_console(chat, allow_actions=True)
+    for token in ("", "x.y"):
+        assert decide(client, "retry", form_token=token).status_code == 403
+    assert len(list(chat.store.parked())) == 1
+
+
+def test_a_retried_batch_is_staged_and_triggered(chat: ChatApp) -> None:
+    response = decide(open_console(chat, allow_actions=True), "retry")
+    assert response.headers["location"] == "/conversations/parked?done=retry"
+    assert list(chat.store.parked()) == []
+    assert [row.message_sid for row in chat.store.staged(NUMBER)] == ["sid-parked"]
+    assert chat.queues[ANSWERED.channel].stats().ready == 1
+
+
+def test_a_reply_is_recorded_as_sent(chat: ChatApp) -> None:
+    assert decide(open_console(chat, allow_actions=True), "sent").status_code == 303
+    assert list(chat.store.parked()) == []
+    assert [message.seq for message in chat.store.history(ANSWERED)] == [1, 2, 3, 4]
+
+
+def test_a_drop_is_confirmed_first(chat: ChatApp) -> None:
+    client = open_console(chat, allow_actions=True)
+    question = decide(client, "drop")
+    assert question.status_code == 200
+    assert "Drop 1 message without a reply?" in question.text
+    assert [text for text in PRIVATE if text in question.text] == []
+    assert len(list(chat.store.parked())) == 1
+    assert decide(client, "drop", confirmed="yes").status_code == 303
+    assert list(chat.store.parked()) == []
+    assert chat.store.staged(NUMBER) == []
+
+
+def test_a_batch_that_another_person_decided_is_not_found(chat: ChatApp) -> None:
+    client = open_console(chat, allow_actions=True)
+    chat.operator.drop(PARKED_ID)
+    for decision in ("retry", "sent", "drop"):
+        assert decide(client, decision).status_code == 404
+    assert client.get(BATCH).status_code == 404
+
+
+def test_a_decision_that_must_wait_is_reported_and_changes_nothing(
+    chat: ChatApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = SYSTEM_CLOCK.time()
+    chat.store.acquire(ANSWERED, owner="o", trigger_id="t", now=now, expires_at=now + 60)
+    client = open_console(chat, allow_actions=True)
+    with caplog.at_level(logging.WARNING, "holdfast.web"):
+        response = decide(client, "sent")
+    assert response.status_code == 409
+    assert "try again in a minute" in response.text
+    assert "sent parked batch failed" in caplog.messages[-1]
+    assert len(list(chat.store.parked())) == 1
+
+
+def test_an_unknown_decision_is_refused(chat: ChatApp) -> None:
+    client = open_console(chat, allow_actions=True)
+    assert decide(client, "send").status_code == 400
+    form = {"ref": make_reference(ANSWERED), "to": "nobody"}
+    response = post(client, "/conversations", "/conversations/conversation", **form)
+    assert response.status_code == 400
+
+
+def test_a_conversation_is_assigned_to_a_person_and_back(chat: ChatApp) -> None:
+    client = open_console(chat, allow_actions=True)
+    for to, status in (("person", Status.WITH_PERSON), ("writer", Status.REPLY_SENT)):
+        form = {"ref": make_reference(ANSWERED), "to": to}
+        response = post(client, CHAT, "/conversations/conversation", **form)
+        assert response.headers["location"] == CHAT
+        conversation = chat.store.get(ANSWERED)
+        assert conversation is not None
+        assert conversation.status == status
+    form = {"ref": "https://evil.example", "to": "person"}
+    unknown = post(client, CHAT, "/conversations/conversation", **form)
+    assert unknown.status_code == 404
+
+
+def test_decisions_are_logged_with_their_author_and_without_numbers(
+    chat: ChatApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = "a-token-of-twenty-chars"
+    client = open_console(chat, allow_actions=True, token=token)
+    client.post("/login", data={"token": token, "author": "Ada"}, headers=ORIGIN)
+    with caplog.at_level(logging.WARNING, "holdfast.web"):
+        decide(client, "retry")
+        form = {"ref": make_reference(ANSWERED), "to": "person"}
+        post(client, CHAT, "/conversations/conversation", **form)
+    begun, done, assigned = caplog.messages
+    assert begun.startswith("retry parked batch author='Ada from ")
+    assert f"batch='{PARKED_ID}'" in begun
+    assert f"conversation='{ANSWERED.log_name}'" in done
+    assert assigned.startswith("assign conversation to person author='Ada from ")
+    assert [text for text in PRIVATE if text in caplog.text] == []
+
+
+def test_a_retry_whose_trigger_cannot_be_sent_says_where_the_batch_is(
+    tmp_path: Path, chat: ChatApp
+) -> None:
+    (tmp_path / "queues").write_text("a file where the queues should be")
+    response = decide(open_console(chat, allow_actions=True), "retry")
+    assert response.status_code == 409
+    assert "The lists of conversations show" in response.text
+    assert [row.message_sid for row in chat.store.staged(NUMBER)] == ["sid-parked"]
+
+
+def test_a_long_history_and_many_staged_messages_are_cut(chat: ChatApp) -> None:
+    for number in range(PAGE_ROWS + 3):
+        stage(chat.store, WAITING, f"more-{number}", 1.0 + number)
+    reference = make_reference(WAITING)
+    page = open_console(chat).get(f"/conversations/conversation?ref={reference}").text
+    assert page.count('class="speech ') == PAGE_ROWS
+    assert "5 more are staged" in page
