@@ -22,7 +22,7 @@ from holdfast.core.clock import SYSTEM_CLOCK
 
 NUMBER = "+4915712345678"
 QUESTION, ANSWER = "where is my parcel", "it is on its way"
-EVIL = "<script>alert(1)</script>"
+EVIL = "<script>alert(1)</script>\x1b[2J\u202e"
 ANSWERED = ConversationKey(f"whatsapp:{NUMBER}", NUMBER)
 WAITING = ConversationKey("whatsapp:+4930111222333", "waiting-chat")
 LOCKED = ConversationKey("ada@example.org", "locked-chat")
@@ -41,15 +41,15 @@ def fill_chat(folder: Path) -> ChatApp:
     store, now = app.store, SYSTEM_CLOCK.time()
     for key in (ANSWERED, WAITING, LOCKED):
         store.create(Conversation(key, created_at=now - 60, updated_at=now - 60))
-    _answer(store, now)
+    answer(store, "sid-answered", now)
     park(store, now)
     for number in range(2):
         stage(store, WAITING, f"sid-{number}", now)
     window = Window(WAITING.conversation_id, "t", "sid-0", now, now + 600)
     store.open_window(window, now=now, untriggered_before=now)
     grant = _lock(store, LOCKED, now)
-    answer = WriterAnswer(ANSWER)
-    store.note(grant, SendingReply(("s",), answer, (SentPart("p", "sent"),), now), "")
+    reply = WriterAnswer(ANSWER)
+    store.note(grant, SendingReply(("s",), reply, (SentPart("p", "sent"),), now), "")
     return app
 
 
@@ -72,11 +72,12 @@ def _lock(store: ConversationStore, key: ConversationKey, now: float) -> LockGra
     return result.grant
 
 
-def _answer(store: ConversationStore, now: float) -> None:
+def answer(store: ConversationStore, sid: str, now: float) -> None:
+    """Write a question and its answer to the history."""
     turn = Turn(
-        ("sid-answered",),
-        HistoryMessage("user", f"{QUESTION} {EVIL}", now, "sid-answered"),
-        HistoryMessage("assistant", ANSWER, now, "reply"),
+        (sid,),
+        HistoryMessage("user", f"{QUESTION} {EVIL}", now, sid),
+        HistoryMessage("assistant", ANSWER, now, f"reply-{sid}"),
         thread_id="",
         thread_mark="",
         prompt_tokens=1,

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 from holdfast.bootstrap.chats import ChatApp, build_chat
 from holdfast.conversations.model import Conversation, ConversationKey, Status
 from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.testing import ManualClock
 from holdfast.web import web_app
 from holdfast.web.conversations import PAGE_ROWS, make_reference
 from support.web.conversations import (
@@ -23,6 +24,7 @@ from support.web.conversations import (
     PARKED_ID,
     QUESTION,
     WAITING,
+    answer,
     fill_chat,
     make_environment,
     stage,
@@ -33,6 +35,8 @@ ORIGIN = {"Origin": HOST}
 CHAT = f"/conversations/conversation?ref={make_reference(ANSWERED)}"
 BATCH = f"/conversations/batch?id={PARKED_ID}"
 PRIVATE = (NUMBER, NUMBER[3:], QUESTION, ANSWER, "+4930111222333", "ada@example.org")
+
+HOSTILE = ("<script>alert", "\x1b", "\u202e")
 
 
 @pytest.fixture
@@ -88,8 +92,7 @@ def test_numbers_and_texts_are_masked(chat: ChatApp, show_bodies: bool) -> None:
         for address in (path, f"{path}&part=1"):
             response = client.get(address)
             assert response.status_code == 200
-            assert [text for text in PRIVATE if text in response.text] == []
-            assert EVIL not in response.text
+            assert [text for text in (*PRIVATE, *HOSTILE) if text in response.text] == []
 
 
 @pytest.mark.parametrize("path", [CHAT, BATCH])
@@ -101,7 +104,7 @@ def test_the_number_and_the_texts_of_one_conversation_are_shown_on_request(
     assert link is not None
     page = client.get(link[1].replace("&amp;", "&")).text
     assert all(text in page for text in (NUMBER, QUESTION, ANSWER))
-    assert EVIL not in page
+    assert [text for text in HOSTILE if text in page] == []
     title = re.search("<title>(.*)</title>", page)
     assert title is not None
     assert NUMBER not in title[1]  # a browser keeps the titles of pages
@@ -294,7 +297,38 @@ def test_a_retry_whose_trigger_cannot_be_sent_says_where_the_batch_is(
     assert [row.message_sid for row in chat.store.staged(NUMBER)] == ["sid-parked"]
 
 
-def test_a_long_history_and_many_staged_messages_are_cut(chat: ChatApp) -> None:
+def test_a_long_history_has_pages(chat: ChatApp) -> None:
+    for number in range(PAGE_ROWS):
+        answer(chat.store, f"sid-{number}", SYSTEM_CLOCK.time())
+    client, seen = open_console(chat), 0
+    address: str | None = CHAT
+    while address:
+        page = client.get(address).text
+        count = page.count('class="speech ')
+        assert 0 < count <= PAGE_ROWS
+        seen += count
+        link = re.search(r'href="([^"]+)">Earlier messages', page)
+        address = link[1].replace("&amp;", "&") if link else None
+    assert seen == 2 * (PAGE_ROWS + 1)
+
+
+class HurryingClock(ManualClock):
+    """A clock on which every look takes a second."""
+
+    def monotonic(self) -> float:
+        self.advance(1.0)
+        return super().monotonic()
+
+
+def test_a_search_in_a_large_store_ends(chat: ChatApp) -> None:
+    client = open_console(chat, clock=HurryingClock())
+    for number in range(10):
+        chat.store.create(Conversation(ConversationKey("a@b.example", f"c{number}")))
+    unknown = client.get("/conversations/conversation?ref=unknown").text
+    assert "too large to be searched in 2 s" in unknown
+
+
+def test_many_staged_messages_are_cut(chat: ChatApp) -> None:
     for number in range(PAGE_ROWS + 3):
         stage(chat.store, WAITING, f"more-{number}", 1.0 + number)
     reference = make_reference(WAITING)
