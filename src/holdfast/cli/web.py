@@ -12,7 +12,7 @@ from holdfast.cli.console import info
 from holdfast.cli.errors import UsageError
 from holdfast.cli.export.options import find_store_in_folder
 from holdfast.core.errors import ConfigError
-from holdfast.core.urls import QUEUES, parse_url
+from holdfast.core.urls import QUEUES, STORES, parse_url
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -144,6 +144,8 @@ def web(queues: Queues = None, *, options: WebOptions) -> None:
     urls = queues or [resolve_queue()]
     for url in urls:
         parse_url(url, QUEUES)  # a mistyped URL is reported now and not by a page
+    if options.chat is not None:
+        parse_url(options.chat, STORES)
     app = options.make_app(urls)
     with options.listen() as listener:
         mode = "with actions" if options.allow_actions else "read-only"

@@ -12,7 +12,16 @@ import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from holdfast import AnyMessage, QueueManager, open_queue
+from holdfast.web.conversations import make_reference
 from support.web.browser import CHROMIUM, FLAGS, ConsolePage, serve_console
+from support.web.conversations import (
+    ANSWERED,
+    NUMBER,
+    PARKED_ID,
+    QUESTION,
+    fill_chat,
+    make_environment,
+)
 from support.web.jobs import fill_jobs
 
 EVIL = "<img src=x onerror=alert(1)><script>alert(1)</script>\u202e"
@@ -80,9 +89,14 @@ def test_every_view_is_accessible_and_loads_nothing_from_elsewhere(
         "/queues/unknown",
         "/jobs",
         "/jobs/job?id=job-1",
+        "/conversations",
+        f"/conversations/conversation?ref={make_reference(ANSWERED)}&texts=1",
+        "/conversations/parked",
+        f"/conversations/batch?id={PARKED_ID}",
     ]
     fill_jobs(tmp_path / "jobs.db")
-    options = ("--jobs=jobs.db", "--allow-actions")
+    fill_chat(tmp_path).close()
+    options = ("--jobs=jobs.db", "--chat=chat.db", "--allow-actions")
     with serve_console(tmp_path, "sqlite:work.db/enrich", "acme/missing", *options) as address:
         page = ConsolePage(
             browser, address, color_scheme=scheme, viewport={"width": width, "height": 800}
@@ -244,6 +258,52 @@ def test_a_message_is_shown_with_its_history_and_a_hostile_body_does_nothing(
     page.wait_for_timeout(1500)
     assert page.locator("img").count() == 0
     console.check()
+
+
+@pytest.mark.parametrize("has_javascript", [True, False])
+def test_a_person_decides_about_a_parked_batch(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_javascript: bool
+) -> None:
+    for name, value in make_environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    with (
+        fill_chat(tmp_path) as chat,
+        serve_console(tmp_path, "enrich", "--chat=chat.db", "--allow-actions") as address,
+    ):
+        console = ConsolePage(browser, address, java_script_enabled=has_javascript)
+        page = console.open("/conversations/parked")
+        page.get_by_role("link", name=PARKED_ID).click()
+        expect(page.locator("main")).to_contain_text("unknown whether the customer got it")
+        expect(page.locator("main")).not_to_contain_text(QUESTION)
+        page.get_by_role("link", name="Show the number and the texts").click()
+        expect(page.locator("main")).to_contain_text(NUMBER)
+        expect(page.locator(".said").first).to_contain_text(QUESTION)
+        page.get_by_role("button", name="Drop…").click()
+        page.get_by_role("link", name="Keep it").click()
+        assert len(list(chat.store.parked())) == 1
+        page.get_by_role("button", name="Record as sent").click()
+        expect(page.get_by_role("status").last).to_contain_text("recorded as sent")
+        expect(page.locator("main")).to_contain_text("Nothing is parked")
+        assert len(chat.store.history(ANSWERED)) == 4
+        if has_javascript:
+            console.check()
+        console.close()
+
+
+def test_a_conversation_is_found_by_its_number_which_no_address_contains(
+    browser: Browser, tmp_path: Path
+) -> None:
+    fill_chat(tmp_path).close()
+    with serve_console(tmp_path, "enrich", "--chat=chat.db") as address:
+        console = ConsolePage(browser, address)
+        page = console.open("/conversations")
+        page.get_by_label("Id, or the beginning of it").fill(NUMBER)
+        page.get_by_role("button", name="Find").click()
+        expect(page.locator("h1")).to_have_text(ANSWERED.log_name)
+        assert NUMBER[1:] not in page.url
+        expect(page.locator("#stream")).to_have_text("Live", timeout=10_000)
+        console.check()
+        console.close()
 
 
 def test_a_browser_logs_in_with_the_token(

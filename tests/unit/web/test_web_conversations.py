@@ -250,7 +250,7 @@ def test_a_decision_that_must_wait_is_reported_and_changes_nothing(
 def test_an_unknown_decision_is_refused(chat: ChatApp) -> None:
     client = open_console(chat, allow_actions=True)
     assert decide(client, "send").status_code == 400
-    form = {"ref": make_reference(ANSWERED), "to": "nobody"}
+    form = {"ref": make_reference(ANSWERED), "to": "robot"}
     response = post(client, "/conversations", "/conversations/conversation", **form)
     assert response.status_code == 400
 
