@@ -37,6 +37,12 @@ def test_an_unsafe_console_is_refused(cli: Cli, arguments: tuple[str, ...], text
     assert text in require_one_line(ran)
 
 
+def test_a_mistyped_store_of_conversations_is_refused(cli: Cli) -> None:
+    ran = cli("web", "enrich", "--port=0", "--chat=ftp:chat.db")
+    assert ran.code == 2
+    assert "no store for ftp: URLs" in require_one_line(ran)
+
+
 def test_a_port_in_use_is_reported(cli: Cli) -> None:
     import socket
 

@@ -3,16 +3,19 @@
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from holdfast.bootstrap.chats import ChatApp, build_chat
 from holdfast.conversations.model import Conversation, ConversationKey, Status
 from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.testing import ManualClock
+from holdfast.testing import ManualClock, MemoryConversations
 from holdfast.web import web_app
 from holdfast.web.conversations import PAGE_ROWS, make_reference
 from support.web.conversations import (
@@ -157,6 +160,26 @@ def test_a_list_has_one_page_of_rows(tmp_path: Path) -> None:
     assert "Find others by their id" in page
 
 
+class CountedConversations(MemoryConversations):
+    """A store that counts the rows that its lists hand out."""
+
+    handed_out = 0
+
+    def conversations(self, conversation_id: str | None = None) -> Iterator[Conversation]:
+        for conversation in super().conversations(conversation_id):
+            self.handed_out += 1
+            yield conversation
+
+
+def test_a_list_reads_no_more_than_it_shows(tmp_path: Path) -> None:
+    store = CountedConversations()
+    for number in range(PAGE_ROWS * 2):
+        store.create(Conversation(ConversationKey("a@b.example", f"c{number}")))
+    client = open_console(replace(build_chat(make_environment(tmp_path)), store=store))
+    assert "c9" in client.get("/conversations").text
+    assert store.handed_out == PAGE_ROWS + 1
+
+
 def test_a_conversation_is_found_after_a_restart(chat: ChatApp) -> None:
     assert open_console(chat).get(CHAT).status_code == 200  # this console listed nothing before
     unknown = open_console(chat).get("/conversations/conversation?ref=unknown")
@@ -223,6 +246,19 @@ def test_a_drop_is_confirmed_first(chat: ChatApp) -> None:
     assert decide(client, "drop", confirmed="yes").status_code == 303
     assert list(chat.store.parked()) == []
     assert chat.store.staged(NUMBER) == []
+
+
+def test_decisions_work_where_the_console_is_mounted(chat: ChatApp) -> None:
+    console = web_app([], chat=chat, allow_actions=True)
+    app = Starlette(routes=[Mount("/hold", console)])
+    client = TestClient(app, base_url=HOST, follow_redirects=False)
+    for path in ("/conversations", CHAT, "/conversations/parked", BATCH):
+        page = client.get(f"/hold{path}").text
+        links = re.findall(r'(?:href|src|action)="([^"]+)"', page)
+        assert [link for link in links if not link.startswith(("/hold/", "#"))] == []
+    form = {"id": PARKED_ID, "decision": "retry"}
+    response = post(client, f"/hold{BATCH}", "/hold/conversations/batch", **form)
+    assert response.headers["location"] == "/hold/conversations/parked?done=retry"
 
 
 def test_a_batch_that_another_person_decided_is_not_found(chat: ChatApp) -> None:
