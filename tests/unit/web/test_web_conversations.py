@@ -18,6 +18,7 @@ from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.testing import ManualClock, MemoryConversations
 from holdfast.web import web_app
 from holdfast.web.conversations import PAGE_ROWS, make_reference
+from support.waiting import wait_until
 from support.web.conversations import (
     ANSWER,
     ANSWERED,
@@ -53,6 +54,18 @@ def open_console(chat: ChatApp | str, **options: Any) -> TestClient:
     return TestClient(app, base_url=HOST, follow_redirects=False)
 
 
+def read_list(client: TestClient) -> str:
+    """Return the list of conversations, which a thread of the console reads."""
+    pages: list[str] = []
+
+    def is_read() -> bool:
+        pages.append(client.get("/conversations").text)
+        return "Reading the conversations" not in pages[-1]
+
+    wait_until(is_read)
+    return pages[-1]
+
+
 def post(client: TestClient, page: str, path: str, **form: str) -> Any:
     match = re.search(r'name="form_token" value="([^"]+)"', client.get(page).text)
     assert match is not None
@@ -69,17 +82,19 @@ def decide(client: TestClient, decision: str, **form: str) -> Any:
 
 
 def test_conversations_are_listed_with_windows_locks_and_replies(chat: ChatApp) -> None:
-    page = open_console(chat).get("/conversations").text
+    page = read_list(open_console(chat))
     assert "Waiting for a reply" in page
     assert "its trigger is not sent yet" in page
     assert "being answered" in page
     assert "lock ends in" in page
     assert "being sent, 1 part accepted" in page
-    assert "need a decision" in page
+    assert "needs a decision" in page
 
 
 def test_a_conversation_is_shown_with_its_parked_batch(chat: ChatApp) -> None:
-    page = open_console(chat).get(CHAT).text
+    client = open_console(chat)
+    read_list(client)
+    page = client.get(CHAT).text
     assert "1 parked batch needs a decision" in page
     assert "1 read, 2 written" in page
     assert "whatsapp:+49…78" in page
@@ -88,6 +103,7 @@ def test_a_conversation_is_shown_with_its_parked_batch(chat: ChatApp) -> None:
 @pytest.mark.parametrize("show_bodies", [True, False])
 def test_numbers_and_texts_are_masked(chat: ChatApp, show_bodies: bool) -> None:
     client = open_console(chat, allow_actions=True, show_bodies=show_bodies)
+    read_list(client)
     others = [
         f"/conversations/conversation?ref={make_reference(key)}" for key in (WAITING, LOCKED)
     ]
@@ -123,6 +139,7 @@ def test_no_bodies_forbids_numbers_and_texts(chat: ChatApp) -> None:
 
 def test_no_address_of_a_page_contains_a_number(chat: ChatApp) -> None:
     client = open_console(chat, allow_actions=True)
+    read_list(client)
     for path in ("/conversations", f"{CHAT}&texts=1", "/conversations/parked", BATCH):
         links = re.findall(r'(?:href|action|value|id)="([^"]+)"', client.get(path).text)
         assert [link for link in links if NUMBER[1:] in link] == []
@@ -131,14 +148,15 @@ def test_no_address_of_a_page_contains_a_number(chat: ChatApp) -> None:
 def test_an_empty_store_says_so(tmp_path: Path) -> None:
     with build_chat(make_environment(tmp_path)) as app:
         client = open_console(app)
-        assert "No customer has written yet" in client.get("/conversations").text
+        assert "No customer has written yet" in read_list(client)
         assert "No batch waits for a decision" in client.get("/conversations/parked").text
 
 
 def test_a_missing_store_is_reported_and_not_created(tmp_path: Path) -> None:
     store = tmp_path / "none.db"
     client = open_console(str(store))
-    for path in ("/conversations", "/conversations/parked", BATCH, CHAT):
+    assert "there is no conversation store" in read_list(client)
+    for path in ("/conversations/parked", BATCH, CHAT):
         assert "there is no conversation store" in client.get(path).text
     assert not store.exists()
 
@@ -155,7 +173,7 @@ def test_a_list_has_one_page_of_rows(tmp_path: Path) -> None:
             app.store.create(
                 Conversation(ConversationKey(f"a{number}@b.example", f"c{number}"))
             )
-        page = open_console(app).get("/conversations").text
+        page = read_list(open_console(app))
     assert page.count('<tr id="chat-') == PAGE_ROWS
     assert "Find others by their id" in page
 
@@ -176,7 +194,7 @@ def test_a_list_reads_no_more_than_it_shows(tmp_path: Path) -> None:
     for number in range(PAGE_ROWS * 2):
         store.create(Conversation(ConversationKey("a@b.example", f"c{number}")))
     client = open_console(replace(build_chat(make_environment(tmp_path)), store=store))
-    assert "c9" in client.get("/conversations").text
+    assert "c9" in read_list(client)
     assert store.handed_out == PAGE_ROWS + 1
 
 
