@@ -161,6 +161,17 @@ def test_a_missing_store_is_reported_and_not_created(tmp_path: Path) -> None:
     assert not store.exists()
 
 
+def test_a_wrong_setting_is_shown_until_it_is_corrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_chat(tmp_path).close()
+    monkeypatch.setenv("HOLDFAST_CHAT_LOCK_SECONDS", "soon")
+    client = open_console(str(tmp_path / "chat.db"))
+    assert "HOLDFAST_CHAT_LOCK_SECONDS" in client.get("/conversations/parked").text
+    monkeypatch.delenv("HOLDFAST_CHAT_LOCK_SECONDS")
+    assert PARKED_ID in client.get("/conversations/parked").text
+
+
 def test_a_console_without_a_store_has_no_page_of_conversations() -> None:
     client = TestClient(web_app([]), base_url=HOST)
     assert client.get("/conversations").status_code == 404
