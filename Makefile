@@ -4,6 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# Containers often forbid compiled files. Then every process of the tests compiles all that it
+# imports again, which doubles its start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo picture test check format lint types contracts other-pythons chaos bench screenshots clean
 help:
 	@echo "make demo    a queue, an export and a chat, with workers killed, in about a minute"
