@@ -1,5 +1,6 @@
 """Being here puts this folder on the import path, where tests find `support`."""
 
+import gc
 import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -36,6 +37,20 @@ def fast_path() -> Iterator[Path]:
 def clock() -> ManualClock:
     """Return a clock that only the test moves."""
     return ManualClock()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the collector of garbage away from the tests' own objects, which live to the end.
+
+    Otherwise it looks at all of them again and again, and a fork copies what it looked at.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
