@@ -80,7 +80,9 @@ def test_a_message_is_sent_received_processed_and_settled(
     assert received.name == f"receive {name}"
     assert received.kind is trace.SpanKind.CLIENT
     assert get_link_ids(received) == get_link_ids(processed) == [get_id(sent)]
-    assert processed.parent is None
+    assert received.parent is None
+    assert processed.parent is not None
+    assert processed.parent.span_id == get_id(received)[1]
     assert processed.kind is trace.SpanKind.CONSUMER
     assert dict(processed.attributes or {}) == {
         "messaging.system": system,
