@@ -37,14 +37,7 @@ _HEADINGS = (
     "redelivered if it died now",
 )
 # In a narrow terminal the time that is left must stay readable, and ids may be long.
-_WIDTHS: tuple[dict[str, int], ...] = (
-    {"min_width": 8, "max_width": 36},
-    {"min_width": 4, "max_width": 30},
-    {},
-    {},
-    {"min_width": 8},
-    {"min_width": 12},
-)
+_WIDTHS = ((8, 36), (4, 30), (None, None), (None, None), (8, None), (12, None))
 _STYLES = {
     LeaseHealth.HELD: "green",
     LeaseHealth.STALLED: "yellow",
@@ -189,8 +182,14 @@ def _render_live(live: LiveLeases | None, max_rows: int) -> "Iterator[Renderable
         polling = sum(is_polling(worker, live.at) for worker in live.workers)
         yield Text(f"{format_count(polling, 'worker')} seen in 30 s", style="dim")
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for heading, width in zip(_HEADINGS, _WIDTHS, strict=True):
-        table.add_column(heading, no_wrap=True, overflow="ellipsis", **width)
+    for heading, (min_width, max_width) in zip(_HEADINGS, _WIDTHS, strict=True):
+        table.add_column(
+            heading,
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=min_width,
+            max_width=max_width,
+        )
     for message, holder in list(_list_holders(live))[:max_rows]:
         *cells, left = map(strip_control_characters, _to_row(message, holder, live.at))
         style = _STYLES[judge_lease(holder, live.at)]
