@@ -113,13 +113,13 @@ def _play(
     changes_only: bool,
     say: Callable[[str], None],
 ) -> None:
-    Site(folder, find_scenario(name)).act_until_killed(kill_at, changes_only, say)
+    Site(folder, _find_scenario(name)).act_until_killed(kill_at, changes_only, say)
 
 
 def _recover(folder: Path, name: str, kill_at: int, say: Callable[[str], None]) -> None:
-    Site(folder, find_scenario(name)).recover_until_killed(kill_at)
+    Site(folder, _find_scenario(name)).recover_until_killed(kill_at)
 
 
-def find_scenario(name: str) -> Scenario:
+def _find_scenario(name: str) -> Scenario:
     [scenario] = [scenario for scenario in SCENARIOS if scenario.name == name]
     return scenario

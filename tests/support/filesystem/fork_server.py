@@ -14,6 +14,7 @@ import subprocess
 import sys
 from functools import cache
 
+from holdfast.core.version import read_version
 from support.filesystem.crash import (
     Ending,
     Play,
@@ -66,6 +67,7 @@ def _receive_int(server: socket.socket) -> int:
 
 def serve() -> None:
     """Run plays in forks until the other side of standard input is closed."""
+    read_version()  # here once, instead of in every fork
     client = socket.socket(fileno=0)
     while True:
         pickled, fds, _, _ = socket.recv_fds(client, _MAX_BYTES, 1)
