@@ -48,7 +48,7 @@ test: $(VENV)/.ready-dev $(VENV)/.ready-browser
 	$(BIN)/coverage run -m pytest tests/unit -n 3 --dist worksteal
 	$(BIN)/coverage combine --quiet
 	$(BIN)/python tools/coverage_report.py
-	$(BIN)/python -m pytest tests/contracts tests/integration tests/chaos -n 4 --dist worksteal --durations 30 --durations-min 10
+	$(BIN)/python -m pytest tests/contracts tests/integration tests/chaos -n 5 --dist worksteal --durations 30 --durations-min 10
 
 format: $(VENV)/.ready-dev
 	$(BIN)/ruff format .
@@ -69,7 +69,9 @@ contracts: $(VENV)/.ready-dev
 other-pythons: $(VENV)/.ready-dev
 	$(BIN)/python tools/other_pythons.py
 
-check: lint types contracts test other-pythons
+check: $(VENV)/.ready-dev
+	$(MAKE) -j2 --output-sync=target --no-print-directory lint types contracts
+	$(MAKE) --no-print-directory test other-pythons
 
 # Second opinions: Amazon's own DynamoDB on the stores, LocalStack on the SQS queue. Without them
 # chaos goes on and says what was left out; the next run tries again.

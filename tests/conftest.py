@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from tools import listeners, orphans
 
 from holdfast.testing import ManualClock
-from support import memory_folder, run_environment
+from support import memory_folder, run_environment, slow_first
 
 run_environment.isolate()
 orphans.guard()
@@ -51,6 +51,15 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Start slow tests first in the processes of pytest-xdist."""
+    if workers := getattr(config, "workerinput", {}).get("workercount"):
+        items[:] = slow_first.deal(
+            items, workers, lambda item: item.path.name in slow_first.SLOW_FILES
+        )
 
 
 @pytest.hookimpl(wrapper=True)

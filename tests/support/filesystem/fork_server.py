@@ -44,18 +44,18 @@ def run_in_small_child(play: Play, hangs_after_seconds: float = 60.0) -> Ending:
 @cache
 def _start_server(pid: int) -> socket.socket:
     """Start the server of this process; a fork of it starts its own."""
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve()"
     process = subprocess.Popen(
-        [sys.executable, "-c", command], stdin=its, start_new_session=True
+        [sys.executable, "-c", command], stdin=far, start_new_session=True
     )
-    its.close()
-    atexit.register(_end, process, ours)
-    return ours
+    far.close()
+    atexit.register(_end, process, near)
+    return near
 
 
 def _end(process: subprocess.Popen[bytes], server: socket.socket) -> None:
-    server.close()
+    server.shutdown(socket.SHUT_RDWR)  # also ends it if a fork of this process lives on
     process.wait()
 
 
