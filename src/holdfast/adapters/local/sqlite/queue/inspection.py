@@ -379,6 +379,8 @@ def _make_holder(
 
 
 def _parse_body(body: bytes) -> dict[str, Any] | None:
+    if not body:  # it was not read, and an exception for each row would take half of the time
+        return None
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
