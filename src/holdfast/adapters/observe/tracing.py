@@ -8,7 +8,7 @@ They follow the semantic conventions for messaging:
     create <queue>       producer   each message of push_many, likewise
     send <queue>         client     push_many, with links to these
     receive <queue>      client     poll, with links to the messages that it brought
-    process <queue>      consumer   one attempt; it is current in the handler
+    process <queue>      consumer   one attempt, child of receive; it is current in the handler
     ack <queue>, …       client     settle: ack, nack, release or dead_letter; child of process
     task                 internal   one task of a job, with a link to the attempt at the job
     callback             client     the callback of a job, child of the attempt at the job
