@@ -1,5 +1,6 @@
 """`holdfast web`: serve the console, to this machine only unless a token protects it."""
 
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from holdfast.cli.arguments import QUEUE_HELP, resolve_queue
 from holdfast.cli.console import info
 from holdfast.cli.errors import UsageError
 from holdfast.cli.export.options import find_store_in_folder
+from holdfast.config.variables import QUEUE_VARIABLE
 from holdfast.core.errors import ConfigError
 from holdfast.core.urls import QUEUES, STORES, parse_url
 
@@ -140,8 +142,8 @@ class WebOptions:
 
 
 def web(queues: Queues = None, *, options: WebOptions) -> None:
-    """Show queues, leases, workers and dead letters in a browser."""
-    urls = queues or [resolve_queue()]
+    """Show queues, jobs and conversations in a browser."""
+    urls = queues or _find_default_queues(options)
     for url in urls:
         parse_url(url, QUEUES)  # a mistyped URL is reported now and not by a page
     if options.chat is not None:
@@ -151,6 +153,13 @@ def web(queues: Queues = None, *, options: WebOptions) -> None:
         mode = "with actions" if options.allow_actions else "read-only"
         info(f"the console is at {options.format_url(listener)} ({mode}; Ctrl-C ends it)")
         serve(app, listener)
+
+
+def _find_default_queues(options: WebOptions) -> list[str]:
+    """Return the queue of the environment, or none if a store is shown without a queue."""
+    if not os.environ.get(QUEUE_VARIABLE) and (options.jobs or options.chat):
+        return []
+    return [resolve_queue()]
 
 
 def serve(app: "Starlette", listener: socket.socket) -> None:

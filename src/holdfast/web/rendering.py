@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -46,6 +47,24 @@ _MACROS = (
 CHART_WIDTH, CHART_HEIGHT = 240, 40
 
 
+class CompiledTemplates(BytecodeCache):
+    """The code of the templates, which all consoles of a process share."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[str, str], Any] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        """Give a bucket the code that was compiled before, if there is any."""
+        bucket.code = self._codes.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Keep the code of a bucket."""
+        self._codes[bucket.key, bucket.checksum] = bucket.code
+
+
+_COMPILED = CompiledTemplates()
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """A template with what it shows. Its block `live` is sent again while a person looks."""
@@ -76,6 +95,7 @@ class Renderer:
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
+            bytecode_cache=_COMPILED,
         )
         self._env.filters |= {
             "ago": self._format_ago,
@@ -99,6 +119,7 @@ class Renderer:
             "get_outbox_state": get_outbox_state,
             "has_chat": has_chat,
             "has_jobs": has_jobs,
+            "has_queues": bool(console.queues) or not (has_jobs or has_chat),
             "mask_address": mask_address,
             "needs_login": console.sessions.needs_login,
             "redact_id": redact_id,

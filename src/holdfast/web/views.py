@@ -222,6 +222,7 @@ class QueuePages:
             "dead.html",
             {
                 "queue": view,
+                "can_group": watched.watch.can("peek"),
                 "failed": failed,
                 "filter": wanted,
                 "kinds": kinds,

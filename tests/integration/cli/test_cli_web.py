@@ -43,6 +43,13 @@ def test_a_mistyped_store_of_conversations_is_refused(cli: Cli) -> None:
     assert "no store for ftp: URLs" in require_one_line(ran)
 
 
+@pytest.mark.parametrize("option", ["--chat=chat.db", "--jobs=jobs.db"])
+def test_a_store_can_be_shown_without_a_queue(cli: Cli, option: str) -> None:
+    unlistenable = cli("web", option, "--host=127.0.0.1", "--token=short")
+    assert "must have 16 characters" in require_one_line(unlistenable)
+    assert "no queue is given" in require_one_line(cli("web", "--token=short"))
+
+
 def test_a_port_in_use_is_reported(cli: Cli) -> None:
     import socket
 
