@@ -8,7 +8,6 @@ word as its argument it writes only the views whose name contains it, and copies
 import logging
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -19,6 +18,7 @@ from tools.example_console import TOKEN, TRACED, open_example
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "screenshots"
+DATA = Path("/tmp/holdfast-example")  # a page shows it
 IMAGES = ROOT / "docs" / "images"
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = [
@@ -110,16 +110,17 @@ def draw(page: Page, name: str) -> None:
 def shrink(path: Path) -> None:
     """Reduce the colours of an image, which has few."""
     with Image.open(path) as image:
-        image.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+        palette = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
+        palette.save(path, optimize=True)
 
 
 def draw_all(browser: Browser, wanted: str) -> None:
     """Fill the consoles, and draw their views."""
+    shutil.rmtree(DATA, ignore_errors=True)
     with (
-        tempfile.TemporaryDirectory() as name,
-        open_example(Path(name, "filled")) as filled,
-        open_example(Path(name, "empty")) as empty,
-        open_example(Path(name, "login")) as locked,
+        open_example(DATA / "filled") as filled,
+        open_example(DATA / "empty") as empty,
+        open_example(DATA / "login") as locked,
     ):
         addresses = {
             "filled": filled.serve(allow_actions=True),
@@ -130,6 +131,7 @@ def draw_all(browser: Browser, wanted: str) -> None:
         for view in open_views(page, addresses, wanted):
             page.locator(".loading").first.wait_for(state="detached")
             draw(page, view)
+    shutil.rmtree(DATA)
 
 
 def main() -> None:

@@ -34,14 +34,16 @@ _MACROS = (
     "chat_table",
     "chat_text",
     "crumbs",
+    "completed_chart",
+    "depth_chart",
     "filter_fields",
     "form_token_field",
-    "hour_chart",
     "job_bar",
     "job_pill",
     "lease_meter",
     "problem_box",
     "reply_state",
+    "texts_button",
     "window_state",
 )
 CHART_WIDTH, CHART_HEIGHT = 240, 40
@@ -106,6 +108,8 @@ class Renderer:
             "moment": to_utc,
             "number": _format_number,
             "param": quote_value,
+            "place": _get_place,
+            "short": _get_short_name,
             "since": self._format_since,
             "timestamp": datetime.timestamp,
             "until": self._format_until,
@@ -193,6 +197,21 @@ def _format_number(count: float | None) -> str:
     return f"{count:,.1f}" if is_small else f"{count:,.0f}"
 
 
+def _get_short_name(queue: str) -> str:
+    """Return the end of a queue's URL, which tells it from others: acme/enrich."""
+    names: list[str] = []
+    for name in reversed(queue.split("/")[-2:]):
+        if names and (not name or name.isdecimal() or set(name) & set(".:")):
+            break
+        names.insert(0, name)
+    return "/".join(names)
+
+
+def _get_place(queue: str) -> str:
+    """Return the beginning of a queue's URL, before its short name."""
+    return queue.removesuffix(_get_short_name(queue)).rstrip("/")
+
+
 def quote_value(text: object) -> str:
     """Return a text as a value in an address."""
     return quote(str(text), safe="")
@@ -207,6 +226,7 @@ class Chart:
 
     bars: Sequence[tuple[float, float, float]]  # x, y, height
     line: str
+    area: str  # below the line
     most: int
     deepest: int
 
@@ -230,4 +250,8 @@ def make_chart(
         if x >= 0:
             y = CHART_HEIGHT - 1 - depth / max(1, deepest) * (CHART_HEIGHT - 4)
             points.append(f"{min(x, CHART_WIDTH):.1f},{y:.1f}")
-    return Chart(bars, " ".join(points) if len(points) > 1 else "", most, deepest)
+    if len(points) < 2:
+        return Chart(bars, "", "", most, deepest)
+    first, last = points[0].partition(",")[0], points[-1].partition(",")[0]
+    area = [f"{first},{CHART_HEIGHT}", *points, f"{last},{CHART_HEIGHT}"]
+    return Chart(bars, " ".join(points), " ".join(area), most, deepest)
