@@ -151,9 +151,9 @@ class ExampleConsole:
         number = int(message.id[-4:])
         if message.id == TRACED:
             worker.save_checkpoint(message, {"page": 3, "links": 41})
-        if number % 150 == 0:
+        if number % 400 == 0:
             worker.dead_letter(message, f"{message.id}.invalid has no website")
-        elif number % 103 == 0:
+        elif number % 206 == 0:
             reason, detail = make_error(f"https://{message.id}.example/about")
             worker.nack(message, delay_seconds=20, reason=reason, detail=detail)
         elif number % 61 == 0 and message.attempts == 1:
