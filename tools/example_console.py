@@ -1,4 +1,4 @@
-"""A console to look at: queues with an hour of work, jobs and conversations, on a stopped clock.
+"""A console to look at: an hour of work in queues, jobs and conversations, then stopped time.
 
 The queues, stores and pages are real. Only time is simulated, so that an hour of work takes
 seconds, and the same page looks the same each time.
@@ -195,7 +195,9 @@ class ExampleConsole:
                 ]
                 jobs.record_results(name, results)
             if step == last:
-                error = JobError("JobCompletedWithFailures", f"{failed} of {total} files failed")
+                error = JobError(
+                    "JobCompletedWithFailures", f"{failed} of {total} files failed"
+                )
                 jobs.claim_outcome(name)
                 status = JobStatus.FAILED if failed else JobStatus.COMPLETED
                 jobs.settle(name, status, error if failed else None)
@@ -305,13 +307,14 @@ def serve_in_thread(app: Any, resources: ExitStack) -> str:
     """Serve an application in a thread until the resources are closed."""
     listener = resources.enter_context(socket.create_server(("127.0.0.1", 0)))
     config = uvicorn.Config(
-        app, access_log=False, log_config=None, timeout_graceful_shutdown=1, ws="none"
+        app, access_log=False, log_config=None, timeout_graceful_shutdown=5, ws="none"
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
 
     def stop() -> None:
+        app.state.console.is_closing = True
         server.should_exit = True
         thread.join()
 

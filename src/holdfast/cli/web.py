@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Queues = Annotated[list[str] | None, typer.Argument(metavar="QUEUE...", help=QUEUE_HELP)]
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_CLOSE_SECONDS = 1  # for streams of open pages, which never end by themselves
+_CLOSE_SECONDS = 5  # for streams of open pages, which end within a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,4 +178,10 @@ def serve(app: "Starlette", listener: socket.socket) -> None:
         timeout_graceful_shutdown=_CLOSE_SECONDS,
         ws="none",
     )
-    uvicorn.Server(config).run(sockets=[listener])
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.state.console.is_closing = True
+            await super().shutdown(sockets)
+
+    Server(config).run(sockets=[listener])

@@ -53,7 +53,7 @@ class LivePages:
         self._streams += 1
         try:
             last, quiet_seconds = "", 0.0
-            while not await request.is_disconnected():
+            while not (request.app.state.console.is_closing or await request.is_disconnected()):
                 try:
                     part = await run_in_threadpool(self._render, request, view)
                 except HTTPException:  # what the page showed is gone
