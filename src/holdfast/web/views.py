@@ -17,7 +17,7 @@ from holdfast.core.queue.dead_view import (
     group_reasons,
     read_dead_page,
 )
-from holdfast.core.queue.info import MessageInfo, MessagePage, MessageState
+from holdfast.core.queue.info import MessageInfo, MessagePage, MessageState, QueueWorker
 from holdfast.core.queue.watch import (
     Activity,
     LeaseHealth,
@@ -55,6 +55,17 @@ class QueueOverview:
         """Why the queue cannot be read, or an empty text."""
         return (self.counts.problem if self.counts else "") or (
             self.live.problem if self.live else ""
+        )
+
+    @property
+    def workers(self) -> list[QueueWorker]:
+        """The workers, those that poll first, in an order that a poll does not change."""
+        live = self.live
+        if live is None:
+            return []
+        return sorted(
+            live.workers or (),
+            key=lambda worker: (not is_polling(worker, live.at), worker.worker_id),
         )
 
     def count_held(self, worker_id: str) -> tuple[int, int]:
