@@ -28,6 +28,7 @@ from holdfast.web.guard import SESSION
 
 _MACROS = (
     "activity_pill",
+    "beat_state",
     "chat_crumbs",
     "chat_pill",
     "chat_table",

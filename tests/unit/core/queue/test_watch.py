@@ -1,6 +1,7 @@
 """Watching a queue: reads are shared, bounded and honest about what is not known."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
@@ -132,6 +133,19 @@ def test_a_lease_is_at_risk_once_its_renewal_is_late(left: float, health: LeaseH
     holder = make_lease(left).holder
     assert holder is not None
     assert judge_lease(holder, NOW) is health
+
+
+@pytest.mark.parametrize(
+    ("since", "health"),
+    [(None, LeaseHealth.HELD), (30, LeaseHealth.HELD), (31, LeaseHealth.STALLED)],
+)
+def test_a_handler_that_beat_before_and_not_for_a_lease_is_stalled(
+    since: float | None, health: LeaseHealth
+) -> None:
+    beat_at = None if since is None else NOW - timedelta(seconds=since)
+    holder = make_lease(20).holder
+    assert holder is not None
+    assert judge_lease(replace(holder, beat_at=beat_at), NOW) is health
 
 
 @pytest.mark.parametrize(
