@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from holdfast.core.clock import to_utc
+from holdfast.core.lease.lease import Refused
 from holdfast.core.queue.manager import MessageState
 from holdfast.core.queue.message import AnyMessage, get_lease
 from holdfast.core.version import read_version
@@ -271,7 +272,9 @@ class InspectionPromises:
         assert progress == 0.25
         lease.beat(clock.monotonic(), "half")  # no number: the last one stays
         queue.extend(message)
-        assert _get_beat(queue) == (pytest.approx(0.0, abs=0.1), 0.25)
+        since, progress = _get_beat(queue)
+        assert since == pytest.approx(0.0, abs=0.1)
+        assert progress == 0.25
 
     def test_a_beat_ends_with_its_attempt(self, queue: AnyQueue, clock: ManualClock) -> None:
         require_capabilities(queue, "peek", "progress")
@@ -283,6 +286,21 @@ class InspectionPromises:
         clock.advance(LEASE)
         poll_one(queue)
         assert _get_beat(queue) == (None, None)
+
+    def test_a_stale_holder_does_not_change_the_beat_of_its_successor(
+        self, make_queue: MakeQueue, clock: ManualClock
+    ) -> None:
+        former, successor = make_queue(), make_queue()
+        require_capabilities(former, "fence", "peek", "progress")
+        former.push(AnyMessage(id="a"))
+        stale = get_lease(poll_one(former))
+        clock.advance(LEASE + 1)
+        message = poll_all(successor)[0]
+        get_lease(message).beat(clock.monotonic(), 0.75)
+        successor.extend(message)
+        stale.beat(clock.monotonic(), 0.25)
+        assert isinstance(former.renew([stale], LEASE)[0], Refused)
+        assert _get_beat(successor)[1] == 0.75
 
     def test_a_worker_that_only_renews_is_seen(
         self, queue: AnyQueue, clock: ManualClock
