@@ -283,7 +283,7 @@ class InspectionPromises:
         get_lease(message).beat(clock.monotonic(), 0.25)
         queue.extend(message)
         queue.nack(message, delay_seconds=0.0)
-        clock.advance(LEASE)
+        clock.advance(1.0)
         poll_one(queue)
         assert _get_beat(queue) == (None, None)
 
