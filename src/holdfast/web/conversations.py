@@ -30,7 +30,7 @@ from holdfast.conversations.ports import ConversationStore
 from holdfast.core.errors import HoldfastError
 from holdfast.core.queue.watch import Reading
 from holdfast.web.console import Console
-from holdfast.web.rendering import Page
+from holdfast.web.rendering import Page, parse_number
 from holdfast.web.stores import LazyStore
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class ConversationPages:
     def show_conversation(self, request: Request) -> Page:
         """Show one conversation with a page of its history, and its texts if asked."""
         reference = request.query_params.get("ref", "")
-        before = _parse_number(request.query_params.get("before", ""))
+        before = parse_number(request.query_params.get("before", ""))
         context: dict[str, Any] = {"row": None, "staged": (), "history": (), "problem": ""}
         try:
             store = self.chat.get().store
@@ -280,8 +280,3 @@ def read_parked(store: ConversationStore) -> ParkedList:
     """Return a page of parked batches. Raises HoldfastError."""
     batches = list(islice(store.parked(), PAGE_ROWS + 1))
     return ParkedList(tuple(batches[:PAGE_ROWS]), len(batches) > PAGE_ROWS)
-
-
-def _parse_number(text: str) -> int | None:
-    is_number = text.isascii() and text.isdecimal() and len(text) < 16
-    return int(text) if is_number else None

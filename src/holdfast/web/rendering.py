@@ -173,6 +173,11 @@ def _format_number(count: float | None) -> str:
     return f"{count:,.1f}" if is_small else f"{count:,.0f}"
 
 
+def parse_number(text: str) -> int | None:
+    """Return the whole number that an address holds, or None for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
+
+
 def quote_value(text: object) -> str:
     """Return a text as a value in an address."""
     return quote(str(text), safe="")

@@ -240,8 +240,8 @@ def find(database: Database, queue_no: int, message_id: str) -> list[MessageInfo
     )
     if not is_text(message_id):
         return []
-    number = int(message_id) if message_id.isascii() and message_id.isdecimal() else 0
-    rows = database.query(statement, (queue_no, message_id, min(number, 1 << 62)))
+    number = int(message_id) if _KEY.fullmatch(message_id) else 0
+    rows = database.query(statement, (queue_no, message_id, number))
     beats = _read_beats(database, rows)
     return [make_info(database, row, deep=True, beats=beats) for row in rows]
 
