@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from holdfast.core.queue.dead_view import (
 )
 from holdfast.core.queue.info import MessageInfo, MessagePage, MessageState
 from holdfast.core.queue.watch import (
+    MINUTES,
     Activity,
     LeaseHealth,
     LiveLeases,
@@ -56,6 +58,18 @@ class QueueOverview:
         return (self.counts.problem if self.counts else "") or (
             self.live.problem if self.live else ""
         )
+
+    @property
+    def depths_since(self) -> datetime | None:
+        """When the line of the depth begins, or None if it covers the whole hour.
+
+        No queue keeps how deep it was, so the line begins with the console.
+        """
+        if not self.depths or self.counts is None:
+            return None
+        first: datetime = self.depths[0][0]
+        is_whole = self.counts.at - first > timedelta(minutes=MINUTES - 1)
+        return None if is_whole else first
 
     def count_held(self, worker_id: str) -> tuple[int, int]:
         """Return how many leases of a worker are held, and how many ended."""
