@@ -87,9 +87,7 @@ class Console:
     def log_action(self, request: Request, action: str, **facts: object) -> None:
         """Log an action with its author. Ids and reasons may be hostile text."""
         values = {"author": self.get_author(request), **facts}
-        text = " ".join(
-            f"{name}={repr(value)[:_MAX_LOGGED]}" for name, value in values.items()
-        )
+        text = " ".join(f"{name}={repr(value)[:_MAX_LOGGED]}" for name, value in values.items())
         _log.warning("%s %s", action, text)
 
 

@@ -35,9 +35,7 @@ def queue(tmp_path: Path) -> SQLiteQueue[AnyMessage]:
 
 def open_console(queue: Any, **options: Any) -> TestClient:
     app = web_app([queue], **options)
-    return TestClient(
-        app, base_url=HOST, follow_redirects=False, raise_server_exceptions=False
-    )
+    return TestClient(app, base_url=HOST, follow_redirects=False, raise_server_exceptions=False)
 
 
 @pytest.mark.parametrize(
