@@ -262,4 +262,4 @@ def test_on_sqs_the_dead_letters_are_received_twice_and_not_once_for_each() -> N
     simulated.calls.clear()
     redriven = sum(map(queue.redrive_many, iterate_dead(queue, DeadFilter(text="m-"))))
     assert (redriven, queue.stats().failed) == (40, 0)
-    assert simulated.calls.count("receive_message") <= 20
+    assert simulated.calls.count("ReceiveMessage") <= 20
