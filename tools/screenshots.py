@@ -108,10 +108,14 @@ def draw(page: Page, name: str) -> None:
 
 
 def shrink(path: Path) -> None:
-    """Reduce the colours of an image, which has few."""
-    with Image.open(path) as image:
-        palette = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
-        palette.save(path, optimize=True)
+    """Keep the 256 colours that an image has most of, so that large areas stay exact."""
+    with Image.open(path) as file:
+        image = file.convert("RGB")
+    counts = image.getcolors(image.width * image.height) or []
+    colours = [colour for _, colour in sorted(counts, reverse=True)[:256]]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for colour in colours for part in colour])
+    image.quantize(palette=palette, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def draw_all(browser: Browser, wanted: str) -> None:

@@ -180,7 +180,8 @@ class TaskExecutor(Executor[TaskMessage]):
 
     @contextmanager
     def _watched(self, running: RunningTask) -> Iterator[None]:
-        running.lease.beat(running.started_at)  # it may have waited since the claim
+        # It may have waited since the claim.
+        running.lease.last_beat_at = running.started_at
         self._running.add(running)
         try:
             yield

@@ -27,8 +27,20 @@ if TYPE_CHECKING:
 
     from holdfast.core.queue.manager import Holder, MessageInfo
 
-_HEADINGS = ("message", "worker", "attempt", "held for", "redelivered if it died now")
-_STYLES = {LeaseHealth.HELD: "green", LeaseHealth.AT_RISK: "yellow", LeaseHealth.EXPIRED: "red"}
+_HEADINGS = (
+    "message",
+    "worker",
+    "attempt",
+    "held for",
+    "progress",
+    "redelivered if it died now",
+)
+_STYLES = {
+    LeaseHealth.HELD: "green",
+    LeaseHealth.STALLED: "yellow",
+    LeaseHealth.AT_RISK: "yellow",
+    LeaseHealth.EXPIRED: "red",
+}
 _BAR_WIDTH = 16
 _FIRST_WAIT_SECONDS = 10.0
 _MAX_ROWS = 20  # of each queue, because a terminal does not scroll while it is redrawn
@@ -89,6 +101,7 @@ def _to_row(message: "MessageInfo", holder: "Holder", now: datetime) -> tuple[st
         holder.worker_id,
         str(holder.attempt),
         format_duration(held),
+        _format_beat(holder, now),
         _format_left(holder, now),
     )
 
@@ -97,8 +110,20 @@ def _format_left(holder: "Holder", now: datetime) -> str:
     left = (holder.expires_at - now).total_seconds()
     if left <= 0:
         return f"ended {format_duration(-left)} ago, waits for a worker"
-    is_late = judge_lease(holder, now) is LeaseHealth.AT_RISK
-    return f"{format_duration(left)}{', at risk' if is_late else ''}"
+    health = judge_lease(holder, now)
+    note = "" if health is LeaseHealth.HELD else f", {health.value}"
+    return format_duration(left) + note
+
+
+def _format_beat(holder: "Holder", now: datetime) -> str:
+    texts = []
+    if holder.progress is not None:
+        is_share = 0 <= holder.progress <= 1
+        texts.append(f"{holder.progress:.0%}" if is_share else f"{holder.progress:,g}")
+    if holder.beat_at is not None:
+        since = max(0.0, (now - holder.beat_at).total_seconds())
+        texts.append(f"beat {format_duration(since)} ago")
+    return ", ".join(texts) or "unknown"
 
 
 # -- for a terminal

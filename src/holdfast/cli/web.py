@@ -2,6 +2,7 @@
 
 import os
 import socket
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -112,6 +113,9 @@ class WebOptions:
         if self.token is not None:
             raise UsageError("--token and --token-file cannot be combined; give one of them")
         try:
+            if self.token_file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
+                name = str(self.token_file)
+                info(f"warning: other users can read or change {name!r}: run chmod 600 on it")
             return self.token_file.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"cannot read {str(self.token_file)!r}: {error}") from None

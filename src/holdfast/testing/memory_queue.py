@@ -4,6 +4,7 @@ import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from threading import Event
 from typing import Any, cast
@@ -309,11 +310,15 @@ class MemoryQueue(QueueManager[M]):
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
         """Extend the leases whose fence is still current."""
 
-        def extend(task: MemoryTask, now: float) -> MemoryTask:
+        def extend(lease: Lease, task: MemoryTask, now: float) -> MemoryTask:
             assert isinstance(task.state, LeasedState)
-            return replace(task, state=replace(task.state, until=now + seconds))
+            state = replace(task.state, until=now + seconds)
+            if lease.has_beaten:
+                beat_at = now - (self.clock.monotonic() - lease.last_beat_at)
+                state = replace(state, beat_at=beat_at, progress=lease.progress)
+            return replace(task, state=state)
 
-        losses = [self._change(lease, extend) for lease in leases]
+        losses = [self._change(lease, partial(extend, lease)) for lease in leases]
         return [RENEWED if lost is None else Refused(TAKEN_AWAY) for lost in losses]
 
     def _save_checkpoint(self, lease: Lease, checkpoint: Any) -> None:

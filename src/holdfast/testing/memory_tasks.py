@@ -48,6 +48,8 @@ class LeasedState:
     worker_id: str
     since: float
     until: float
+    beat_at: float | None = None  # as they were at the last renewal
+    progress: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,4 +336,6 @@ def _make_holder(task: MemoryTask, lease: LeasedState, table: TaskTable) -> Hold
         attempt=task.attempts,
         expires_at=table.to_wall_time(lease.until),
         pid=os.getpid(),
+        beat_at=None if lease.beat_at is None else table.to_wall_time(lease.beat_at),
+        progress=lease.progress,
     )

@@ -20,6 +20,7 @@ from holdfast.web.rendering import Page, Renderer
 from holdfast.web.views import QueuePages, parse_filter
 
 MAX_FORM_BYTES = 1024 * 1024
+FORM_TIMEOUT_SECONDS = 30.0
 _VERBS = ("redrive", "drop")
 _FAILED_LOGIN_SECONDS = 1.0
 
@@ -48,13 +49,17 @@ Action = Callable[[Request, Form], Response]
 
 
 async def read_form(request: Request) -> Form:
-    """Return the fields of a form. Raises 413 for one that is too large."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_FORM_BYTES:
-            raise HTTPException(413, "The form is too large.")
-    return Form(body)
+    """Return the fields of a form. Raises 413 if it is too large, and 408 if it is too slow."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(FORM_TIMEOUT_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_FORM_BYTES:
+                    raise HTTPException(413, "The form is too large.")
+    except TimeoutError:
+        raise HTTPException(408, "The form did not arrive in time.") from None
+    return Form(bytes(body))
 
 
 class Actions:

@@ -27,7 +27,7 @@ from holdfast.web.actions import Action, Actions
 from holdfast.web.console import Console
 from holdfast.web.conversations import ConversationPages
 from holdfast.web.decisions import Decisions
-from holdfast.web.guard import LOOPBACK_HOSTS, Guard
+from holdfast.web.guard import HEADERS, LOOPBACK_HOSTS, Guard
 from holdfast.web.jobs import JobPages
 from holdfast.web.live import LivePages, View
 from holdfast.web.operations import Operations
@@ -158,7 +158,7 @@ def _make_routes(
         show("/queues/{slug}/messages", pages.show_messages),
         show("/queues/{slug}/message", pages.show_message),
         show("/queues/{slug}/dead", pages.show_dead_letters),
-        show("/operations/{number:int}", pages.show_operation),
+        show("/operations/{number}", pages.show_operation),
         act("/queues/{slug}/dead", actions.change_dead_letters),
         Route("/login", actions.show_login, methods=["GET"]),
         Route("/login", actions.log_in, methods=["POST"]),
@@ -179,6 +179,8 @@ def _make_error_handler(renderer: Renderer) -> Any:
         if isinstance(error, HTTPException):
             status, text = error.status_code, error.detail
         page = Page("error.html", {"section": "", "status": status, "text": text}, status)
-        return renderer.render(request, page)
+        response = renderer.render(request, page)
+        response.headers.update(HEADERS)  # Starlette sends a 500 past the guard
+        return response
 
     return show_error

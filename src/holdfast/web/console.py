@@ -2,6 +2,7 @@
 
 import getpass
 import logging
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from holdfast.web.guard import SESSION
 from holdfast.web.sessions import Session, Sessions
 
 _SAMPLE_SECONDS = 15.0
+_MAX_LOGGED = 10_000  # characters of one fact: a page of ids, unless these are hostile
 _log = logging.getLogger("holdfast.web")
 
 
@@ -79,15 +81,23 @@ class Console:
 
     def get_author(self, request: Request) -> str:
         """Return the name for the log: that of the login, or the user who runs the console."""
-        name = self.get_session(request).author or getpass.getuser()
+        name = self.get_session(request).author or _get_user_name()
         client = request.client.host if request.client else "an unknown address"
         return f"{strip_control_characters(name)} from {client}"
 
     def log_action(self, request: Request, action: str, **facts: object) -> None:
         """Log an action with its author. Ids and reasons may be hostile text."""
         values = {"author": self.get_author(request), **facts}
-        text = " ".join(f"{name}={value!r}" for name, value in values.items())
+        text = " ".join(f"{name}={repr(value)[:_MAX_LOGGED]}" for name, value in values.items())
         _log.warning("%s %s", action, text)
+
+
+def _get_user_name() -> str:
+    """Return the user who runs the console. In a container that user may have no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
 
 
 def _watch(queue: str | QueueManager[Any], clock: Clock) -> QueueWatch:

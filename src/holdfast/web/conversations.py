@@ -30,7 +30,7 @@ from holdfast.conversations.ports import ConversationStore
 from holdfast.core.errors import HoldfastError
 from holdfast.core.queue.watch import Reading
 from holdfast.web.console import Console
-from holdfast.web.rendering import Page
+from holdfast.web.rendering import Page, parse_number
 from holdfast.web.stores import LazyStore
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class ConversationPages:
     def show_conversation(self, request: Request) -> Page:
         """Show one conversation with a page of its history, and its texts if asked."""
         reference = request.query_params.get("ref", "")
-        before = _parse_number(request.query_params.get("before", ""))
+        before = parse_number(request.query_params.get("before", ""))
         context: dict[str, Any] = {"row": None, "staged": (), "history": (), "problem": ""}
         try:
             store = self.chat.get().store
@@ -281,8 +281,3 @@ def read_parked(store: ConversationStore, limit: int) -> ParkedList:
     """Return the first parked batches. Raises HoldfastError."""
     batches = list(islice(store.parked(), limit + 1))
     return ParkedList(tuple(batches[:limit]), len(batches) > limit)
-
-
-def _parse_number(text: str) -> int | None:
-    is_number = text.isascii() and text.isdecimal() and len(text) < 16
-    return int(text) if is_number else None

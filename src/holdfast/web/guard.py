@@ -18,7 +18,8 @@ from holdfast.web.sessions import COOKIE, MAX_AGE_SECONDS, Session, Sessions
 SESSION = "holdfast.session"  # its key in a scope; an application has a session of its own
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _OPEN_PATHS = ("/login", "/static/")  # without a session
-_HEADERS = {
+HEADERS = {
+    "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
@@ -85,9 +86,8 @@ class _HeaderSender:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            for name, value in _HEADERS.items():
+            for name, value in HEADERS.items():
                 headers[name] = value
-            headers.setdefault("Cache-Control", "no-store")
             if self._sessions is not None:
                 cookie = self._sessions.to_cookie(self._scope[SESSION])
                 headers.append("Set-Cookie", format_cookie(self._scope, cookie))
@@ -111,4 +111,8 @@ def _strip_port(host: str) -> str:
 
 def _is_same_origin(headers: Headers, host: str) -> bool:
     """Return whether a form comes from the console itself. Every browser sends its origin."""
-    return urlsplit(headers.get("origin", "")).netloc.lower() == host.lower() != ""
+    try:
+        origin = urlsplit(headers.get("origin", "")).netloc
+    except ValueError:  # it is not an address
+        return False
+    return origin.lower() == host.lower() != ""

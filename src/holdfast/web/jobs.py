@@ -47,6 +47,20 @@ def compute_pace(job: ExportJob) -> JobPace:
     return JobPace(per_second * 60, job.remaining_tasks / per_second if has_end else None)
 
 
+def describe_heartbeats(job: ExportJob) -> str:
+    """Return whether Step Functions should get heartbeats for a job.
+
+    A heartbeat changes no row, so only the service that sends them knows the last one.
+    """
+    if job.terminal:
+        return "ended with the job"
+    if job.task_token is None:
+        return "none: no execution of Step Functions waits"
+    return (
+        "sent by the service while the job makes progress; its logs and metrics show the last"
+    )
+
+
 class JobPages:
     """The views of one store of jobs, which is opened with the first read."""
 
@@ -91,5 +105,11 @@ class JobPages:
             problem = str(error)
         if job is None and not problem:
             raise HTTPException(404, "The store holds no job with that id.")
-        context = {"job": job, "tasks": tasks, "problem": problem, "section": "jobs"}
+        context = {
+            "describe_heartbeats": describe_heartbeats,
+            "job": job,
+            "problem": problem,
+            "section": "jobs",
+            "tasks": tasks,
+        }
         return Page("job.html", {**context, "compute_pace": compute_pace})

@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from holdfast.web.rendering import Page, Renderer, wants_part, wants_stream
 
@@ -23,12 +24,27 @@ View = Callable[[Request], Page]
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
+class _CountedStream(StreamingResponse):
+    """A stream that is counted from its creation, so that many at once are not too many."""
+
+    def __init__(self, parts: AsyncIterator[str], streams: "set[_CountedStream]") -> None:
+        super().__init__(parts, media_type="text/event-stream")
+        self._open_streams = streams
+        streams.add(self)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._open_streams.discard(self)
+
+
 class LivePages:
     """Makes endpoints of views."""
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
-        self._streams = 0
+        self._streams: set[_CountedStream] = set()
 
     def make_endpoint(self, view: View) -> Endpoint:
         """Return an endpoint that answers with the page, its live part, or a stream of it."""
@@ -36,7 +52,7 @@ class LivePages:
         async def endpoint(request: Request) -> Response:
             if wants_stream(request):
                 await run_in_threadpool(view, request)  # answers 404 before the stream begins
-                return self._stream(request, view)
+                return self._make_stream(request, view)
             page = await run_in_threadpool(view, request)
             if wants_part(request):
                 return HTMLResponse(self._renderer.render_live(request, page))
@@ -44,27 +60,23 @@ class LivePages:
 
         return endpoint
 
-    def _stream(self, request: Request, view: View) -> Response:
-        if self._streams >= MAX_STREAMS:
+    def _make_stream(self, request: Request, view: View) -> Response:
+        if len(self._streams) >= MAX_STREAMS:
             return PlainTextResponse("too many viewers at once\n", 503)
-        return StreamingResponse(self._send(request, view), media_type="text/event-stream")
+        return _CountedStream(self._send(request, view), self._streams)
 
     async def _send(self, request: Request, view: View) -> AsyncIterator[str]:
-        self._streams += 1
-        try:
-            last, quiet_seconds = "", 0.0
-            while not (request.app.state.console.is_closing or await request.is_disconnected()):
-                try:
-                    part = await run_in_threadpool(self._render, request, view)
-                except HTTPException:  # what the page showed is gone
-                    return
-                if part != last or quiet_seconds >= _KEEP_ALIVE_SECONDS:
-                    yield format_event(part)
-                    last, quiet_seconds = part, 0.0
-                await asyncio.sleep(SECONDS)
-                quiet_seconds += SECONDS
-        finally:
-            self._streams -= 1
+        last, quiet_seconds = "", 0.0
+        while not (request.app.state.console.is_closing or await request.is_disconnected()):
+            try:
+                part = await run_in_threadpool(self._render, request, view)
+            except HTTPException:  # what the page showed is gone
+                return
+            if part != last or quiet_seconds >= _KEEP_ALIVE_SECONDS:
+                yield format_event(part)
+                last, quiet_seconds = part, 0.0
+            await asyncio.sleep(SECONDS)
+            quiet_seconds += SECONDS
 
     def _render(self, request: Request, view: View) -> str:
         return self._renderer.render_live(request, view(request))

@@ -29,6 +29,7 @@ from holdfast.web.guard import SESSION
 
 _MACROS = (
     "activity_pill",
+    "beat_state",
     "chat_crumbs",
     "chat_pill",
     "chat_table",
@@ -210,6 +211,11 @@ def _get_short_name(queue: str) -> str:
 def _get_place(queue: str) -> str:
     """Return the beginning of a queue's URL, before its short name."""
     return queue.removesuffix(_get_short_name(queue)).rstrip("/")
+
+
+def parse_number(text: str) -> int | None:
+    """Return the whole number that an address holds, or None for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
 
 
 def quote_value(text: object) -> str:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from holdfast.core.queue.dead_view import (
 )
 from holdfast.core.queue.info import MessageInfo, MessagePage, MessageState, QueueWorker
 from holdfast.core.queue.watch import (
+    MINUTES,
     Activity,
     LeaseHealth,
     LiveLeases,
@@ -30,7 +32,7 @@ from holdfast.core.queue.watch import (
 )
 from holdfast.web.console import Console, WatchedQueue
 from holdfast.web.operations import Operations
-from holdfast.web.rendering import Page, wants_part
+from holdfast.web.rendering import Page, parse_number, wants_part
 
 FIRST_WAIT_SECONDS = 0.1  # for counts that are being read: a page must come at once
 SEARCH_SECONDS = 1.5
@@ -67,6 +69,18 @@ class QueueOverview:
             live.workers or (),
             key=lambda worker: (not is_polling(worker, live.at), worker.worker_id),
         )
+
+    @property
+    def depths_since(self) -> datetime | None:
+        """When the line of the depth begins, or None if it covers the whole hour.
+
+        No queue keeps how deep it was, so the line begins with the console.
+        """
+        if not self.depths or self.counts is None:
+            return None
+        first: datetime = self.depths[0][0]
+        is_whole = self.counts.at - first > timedelta(minutes=MINUTES - 1)
+        return None if is_whole else first
 
     def count_held(self, worker_id: str) -> tuple[int, int]:
         """Return how many leases of a worker are held, and how many ended."""
@@ -172,6 +186,8 @@ class QueuePages:
     def show_message(self, request: Request) -> Page:
         """Show one message with its attempts, its checkpoint, and its body if asked."""
         watched = self.find_queue(request)
+        if wants_part(request) and not self._is_live(watched):
+            raise HTTPException(404, "This page does not change by itself. Reload it.")
         message_id = request.query_params.get("id", "")
         key = request.query_params.get("key", "")
         messages, problem = self._find(watched, message_id, key)
@@ -188,6 +204,7 @@ class QueuePages:
                     _format_body(message) if show_body else None for message in messages
                 ],
                 "checkpoints": [_format_checkpoint(message) for message in messages],
+                "is_live": self._is_live(watched),
                 "judge_lease": judge_lease,
                 "key": key,
                 "message_id": messages[0].id if key and messages else message_id,
@@ -197,6 +214,13 @@ class QueuePages:
                 "show_body": show_body,
             },
         )
+
+    def _is_live(self, watched: WatchedQueue) -> bool:
+        """Return whether a message may be read every second. On SQS that hides it."""
+        try:
+            return "find" in watched.watch.get_queue().capabilities
+        except (HoldfastError, OSError):
+            return True
 
     def _find(
         self, watched: WatchedQueue, message_id: str, key: str
@@ -228,7 +252,7 @@ class QueuePages:
         counted = view.counts.stats.failed if view.counts and view.counts.stats else 0
         # The count may be older than the list, whose messages are not new to its reader.
         failed = max(counted, len(letters.messages))
-        seen = request.query_params.get("seen", "")
+        seen = parse_number(request.query_params.get("seen", ""))
         return Page(
             "dead.html",
             {
@@ -238,7 +262,7 @@ class QueuePages:
                 "filter": wanted,
                 "kinds": kinds,
                 "letters": letters,
-                "new": max(0, failed - int(seen)) if seen.isascii() and seen.isdecimal() else 0,
+                "new": 0 if seen is None else max(0, failed - seen),
                 "problem": problem,
                 "section": "queues",
             },
@@ -263,7 +287,8 @@ class QueuePages:
 
     def show_operation(self, request: Request) -> Page:
         """Show how far an action on many dead letters is."""
-        operation = self._operations.get(request.path_params["number"])
+        number = parse_number(request.path_params["number"])
+        operation = None if number is None else self._operations.get(number)
         if operation is None:
             raise HTTPException(404, "This console does not know that action any more.")
         return Page("operation.html", {"operation": operation, "section": "queues"})

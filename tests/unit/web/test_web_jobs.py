@@ -1,5 +1,6 @@
 """The pages of jobs: progress, pace, failed tasks, and a store that cannot be read."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from starlette.testclient import TestClient
 
 from holdfast.jobs.model import ExportJob, JobState, JobStatus
 from holdfast.web import web_app
-from holdfast.web.jobs import compute_pace
+from holdfast.web.jobs import compute_pace, describe_heartbeats
 from support.web.jobs import EVIL, TOKEN, fill_jobs
 from support.web.pages import read_page
 
@@ -66,3 +67,14 @@ def test_the_time_left_follows_from_the_pace(
         last_progress_at=1000.0 + took,
     )
     assert compute_pace(job).left_seconds == left
+
+
+def test_a_job_says_whether_heartbeats_are_sent_and_how_its_callback_is(tmp_path: Path) -> None:
+    fill_jobs(tmp_path / "jobs.db")
+    page = open_console(tmp_path / "jobs.db").get("/jobs/job?id=job-1").text
+    assert "sent by the service while the job makes progress" in page
+    assert "<dt>Callback</dt><dd>none" in page
+    job = ExportJob("j", "e", "u")
+    assert describe_heartbeats(job) == "none: no execution of Step Functions waits"
+    ended = replace(job, state=JobState(JobStatus.COMPLETED))
+    assert describe_heartbeats(ended) == "ended with the job"

@@ -11,6 +11,7 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from holdfast import AnyMessage, ConfigError, SQLiteQueue
+from holdfast.testing import ManualClock
 from holdfast.web import web_app
 
 HOST = "http://127.0.0.1"
@@ -109,6 +110,16 @@ def test_a_cookie_of_another_token_is_ignored(queue: Any) -> None:
     cookie = first.post("/login", data={"token": TOKEN}, headers=ORIGIN).headers["set-cookie"]
     second = open_console(queue, token=TOKEN + "2")
     assert second.get("/", headers={"Cookie": cookie.partition(";")[0]}).status_code == 303
+
+
+def test_a_cookie_ends_after_twelve_hours(queue: Any) -> None:
+    clock = ManualClock()
+    client = open_console(queue, token=TOKEN, clock=clock)
+    client.post("/login", data={"token": TOKEN}, headers=ORIGIN)
+    clock.advance(12 * 3600 - 1)
+    assert client.get("/queues/enrich").status_code == 200
+    clock.advance(2)
+    assert client.get("/queues/enrich").status_code == 303
 
 
 # -- actions

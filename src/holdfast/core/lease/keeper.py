@@ -90,7 +90,7 @@ class LeaseKeeper:
         check_source(lease.source)
         if stall_seconds is not None and stall_seconds != lease.stall_seconds:
             lease.stall_seconds = stall_seconds
-            lease.beat(self._clock.monotonic())
+            lease.last_beat_at = self._clock.monotonic()
         if self._schedule.add(lease):
             lease.on_lost(self._report_loss)
 

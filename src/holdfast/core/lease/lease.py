@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from holdfast.core.errors import LeaseLost
 
+_MAX_PROGRESS = 1e12
 _log = logging.getLogger("holdfast")
 
 
@@ -117,6 +118,8 @@ class Lease:
     cap_at: float | None = None  # monotonic; the source does not extend the lease beyond this
     deadline: float = field(init=False)
     last_beat_at: float = field(init=False)  # monotonic
+    has_beaten: bool = field(default=False, init=False)  # False: last_beat_at is the start
+    progress: float | None = field(default=None, init=False)  # as the work reported it
     stall_seconds: float | None = field(default=None, init=False)
     state: LeaseState = field(default=HELD, init=False)
     reason: str = field(default="", init=False)
@@ -191,9 +194,16 @@ class Lease:
         if self.state is LOST:
             raise LeaseLost(f"lease of {self.message_id!r} is lost: {self.reason}")
 
-    def beat(self, now: float) -> None:
-        """Record that the work made progress at `now`."""
+    def beat(self, now: float, progress: Any = None) -> None:
+        """Record that the work made progress at `now`, and how far it is if it says so.
+
+        Queues store both with the next renewal, which a value of another type or a number
+        without end must not break. So these are ignored.
+        """
         self.last_beat_at = now
+        self.has_beaten = True
+        if isinstance(progress, int | float) and abs(progress) < _MAX_PROGRESS:
+            self.progress = float(progress)
 
     def lose(self, reason: str) -> bool:
         """Mark the lease as lost. Return whether this call did it.

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.core.queue.info import MessageInfo, MessageState
+from holdfast.core.queue.info import MessageInfo, MessagePage, MessageState
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.search import contains_text
 
@@ -152,10 +152,17 @@ def iterate_dead(queue: QueueManager[Any], wanted: DeadFilter) -> Iterator[list[
         for start in range(0, len(messages), _BATCH):
             yield messages[start : start + _BATCH]
         return
-    after: str | None = None
-    while True:
-        page = queue.browse(MessageState.FAILED, after=after, limit=_BATCH)
+    if "peek" not in queue.capabilities:
+        # Reading hides its dead letters and finds them in no order, so all are read once.
+        if messages := list(filter(wanted.matches, queue.dead_letters(_MAX_SEARCHED))):
+            yield messages
+        return
+    page: MessagePage | None = queue.browse(MessageState.FAILED, limit=_BATCH)
+    while page is not None:
+        # Read before this batch is removed, because the next one follows its last message.
+        following = None
+        if page.after is not None:
+            following = queue.browse(MessageState.FAILED, after=page.after, limit=_BATCH)
         if batch := list(filter(wanted.matches, page.messages)):
             yield batch
-        if (after := page.after) is None:
-            return
+        page = following

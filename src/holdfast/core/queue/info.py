@@ -45,6 +45,10 @@ class Holder:
     pid: int = 0
     last_seen: datetime | None = None
     lease_seconds: float | None = None  # of its extensions, if the queue keeps it
+    # As they were at the last renewal. None if the handler did not beat before, or reported
+    # no progress, or the queue does not keep it.
+    beat_at: datetime | None = None
+    progress: float | None = None
 
     @property
     def renewed_at(self) -> datetime | None:

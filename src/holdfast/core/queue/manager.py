@@ -118,6 +118,7 @@ class QueueManager(ABC, Generic[M]):
             "find",
             "history",
             "peek",
+            "progress",  # when handlers beat last, and how far they are
             "purge",
             "redrive_by_id",
             "refund",  # a message given back unstarted is not charged an attempt

@@ -144,6 +144,7 @@ class LeaseHealth(Enum):
     """How sure it is that a lease is renewed."""
 
     HELD = "held"
+    STALLED = "stalled"  # it is renewed, but its handler has not beaten for a whole lease
     AT_RISK = "at risk"  # it should have been renewed by now
     EXPIRED = "expired"  # the next worker that polls takes the message over
 
@@ -156,9 +157,13 @@ def judge_lease(holder: Holder, now: datetime) -> LeaseHealth:
     left = (holder.expires_at - now).total_seconds()
     if left <= 0:
         return LeaseHealth.EXPIRED
-    if holder.lease_seconds is not None and left < holder.lease_seconds * _AT_RISK:
+    if holder.lease_seconds is None:
+        return LeaseHealth.HELD
+    if left < holder.lease_seconds * _AT_RISK:
         return LeaseHealth.AT_RISK
-    return LeaseHealth.HELD
+    # Beats are written with renewals, of which there are several in a lease.
+    since = (now - holder.beat_at).total_seconds() if holder.beat_at else 0.0
+    return LeaseHealth.STALLED if since > holder.lease_seconds else LeaseHealth.HELD
 
 
 def is_polling(worker: QueueWorker, now: datetime) -> bool:

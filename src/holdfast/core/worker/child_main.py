@@ -116,9 +116,9 @@ class LeasePulseSender(PulseSender):
         if (lease := self._lease) is None:
             return None
         beat_at = lease.last_beat_at  # a beat after this line counts for the next pulse
-        moved = child_wire.MOVED if beat_at != self._beat_sent_at else b""
+        has_moved = beat_at != self._beat_sent_at
         self._beat_sent_at = beat_at
-        return self._number, moved
+        return self._number, child_wire.pack_moved(lease.progress) if has_moved else b""
 
     def _kill_overdue(self) -> None:
         os.write(self._link.stacks, b"the lease ran out without a renewal from the worker\n")

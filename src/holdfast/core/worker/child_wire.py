@@ -1,7 +1,8 @@
 """The frames between a worker and its child processes.
 
     worker ─▶ child   MODEL once per message type, WORK, RESPONSE to a request
-    child  ─▶ worker  SAVE and LOAD (requests), OUTCOME, PULSE with MOVED after a beat
+    child  ─▶ worker  SAVE and LOAD (requests), OUTCOME, PULSE with MOVED after a beat and
+                      the progress if the handler reported one
 
 Besides these, there are the frames of every child (`core/process/wire.py`). The number of a
 frame is that of its attempt, which is 0 during the start. So a frame that comes late or twice
@@ -15,6 +16,7 @@ the worker is stopping.
 
 import json
 from dataclasses import replace
+from math import isfinite
 from struct import Struct
 from typing import Any
 
@@ -44,6 +46,7 @@ MODEL, WORK, RESPONSE = b"m", b"w", b"a"
 SAVE, LOAD, OUTCOME = b"s", b"l", b"o"
 
 MOVED = b"+"
+_PROGRESS = Struct("!d")
 CONTROL = Struct("!d")  # a deadline; a pipe never splits so few bytes
 STOPPING = -1.0  # in place of a deadline
 
@@ -53,6 +56,22 @@ _ERRORS = {
     kind.__name__: kind
     for kind in (LeaseLost, MalformedMessage, MessageTooLarge, NotLeased, QueueUnavailable)
 }
+
+
+def pack_moved(progress: float | None) -> bytes:
+    """Return what a PULSE carries after a beat."""
+    return MOVED if progress is None else MOVED + _PROGRESS.pack(progress)
+
+
+def unpack_moved(moved: bytes) -> float | None:
+    """Return the progress after a beat, if any. Raises BrokenFrame if it is invalid."""
+    if moved == MOVED:
+        return None
+    if moved[:1] == MOVED and len(moved) == 1 + _PROGRESS.size:
+        progress: float = _PROGRESS.unpack(moved[1:])[0]
+        if isfinite(progress):
+            return progress
+    raise BrokenFrame("its pulse is invalid")
 
 
 def pack_call(lease: Lease, body: bytes) -> bytes:

@@ -103,12 +103,14 @@ class Context:
     def beat(self, progress: float | None = None, checkpoint: Any = None) -> None:
         """Report that the work makes progress, and save `checkpoint` for the next attempt.
 
-        Raises LeaseLost if the lease is lost. Saving a checkpoint is I/O, so a coroutine
-        should call `await asyncio.to_thread(ctx.beat, checkpoint=…)`.
+        `progress` is shown in the console and in `holdfast top`, after the next renewal. A
+        number from 0 to 1 is shown as a share of the work. Raises LeaseLost if the lease
+        is lost. Saving a checkpoint is I/O, so a coroutine should call
+        `await asyncio.to_thread(ctx.beat, checkpoint=…)`.
         """
         now = self._clock.monotonic()
         self._lease.check(now)
-        self._lease.beat(now)
+        self._lease.beat(now, progress)
         if progress is not None:
             self.progress = progress
         if checkpoint is not None:

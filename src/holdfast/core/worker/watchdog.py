@@ -241,17 +241,17 @@ class Watchdog(Executor[M]):
             match frame[:1]:
                 case child_wire.OUTCOME:
                     return child_wire.unpack_outcome(frame)
-                case _ if frame in (PULSE, PULSE + child_wire.MOVED):
-                    self._note_pulse(watch, has_moved=frame != PULSE)
+                case _ if frame[:1] == PULSE:
+                    self._note_pulse(watch, frame[1:])
                 case _:
                     watch.child.respond(self._handle_request(frame, watch))
         return None
 
-    def _note_pulse(self, watch: Watch[M], has_moved: bool) -> None:
+    def _note_pulse(self, watch: Watch[M], moved: bytes) -> None:
         now = watch.signs.last_pulse_at = self._clock.monotonic()
-        if has_moved:
+        if moved:
+            watch.lease.beat(now, child_wire.unpack_moved(moved))
             watch.signs.last_beat_at = now
-            watch.lease.beat(now)
 
     def _handle_request(self, request: bytes, watch: Watch[M]) -> bytes:
         ctx = self._in_flight.make_context(watch.message, watch.lease)

@@ -1,6 +1,7 @@
 """Watching a queue: reads are shared, bounded and honest about what is not known."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AnyMessage, SQLiteQueue
+from holdfast import AnyMessage, SQLiteQueue, SQSQueue
 from holdfast.core.clock import SYSTEM_CLOCK, to_utc
 from holdfast.core.errors import QueueUnavailable
 from holdfast.core.queue.dead_view import (
@@ -19,6 +20,7 @@ from holdfast.core.queue.dead_view import (
     simplify_reason,
 )
 from holdfast.core.queue.info import Holder, MessageInfo, MessageState, QueueWorker
+from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.watch import (
     Activity,
     LeaseHealth,
@@ -28,7 +30,7 @@ from holdfast.core.queue.watch import (
     judge_activity,
     judge_lease,
 )
-from holdfast.testing import ManualClock, MemoryQueue
+from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
 
 NOW = to_utc(1_000_000)
 
@@ -135,6 +137,19 @@ def test_a_lease_is_at_risk_once_its_renewal_is_late(left: float, health: LeaseH
 
 
 @pytest.mark.parametrize(
+    ("since", "health"),
+    [(None, LeaseHealth.HELD), (30, LeaseHealth.HELD), (31, LeaseHealth.STALLED)],
+)
+def test_a_handler_that_beat_before_and_not_for_a_lease_is_stalled(
+    since: float | None, health: LeaseHealth
+) -> None:
+    beat_at = None if since is None else NOW - timedelta(seconds=since)
+    holder = make_lease(20).holder
+    assert holder is not None
+    assert judge_lease(replace(holder, beat_at=beat_at), NOW) is health
+
+
+@pytest.mark.parametrize(
     ("leases", "workers", "activity"),
     [
         ([], None, Activity.UNKNOWN),
@@ -219,3 +234,32 @@ def test_a_search_that_takes_too_long_returns_what_it_has(
     assert page.after is not None
     page = read_dead_page(dead, DeadFilter(field="group=9"), is_late=lambda: True)
     assert (list(page.messages), page.is_cut) == ([], True)
+
+
+def fail_all(queue: QueueManager[AnyMessage], count: int) -> None:
+    queue.push_many(AnyMessage(id=f"m-{number}") for number in range(count))
+    while count:
+        for message in queue.poll(10):
+            queue.dead_letter(message, "no answer")
+            count -= 1
+
+
+def test_all_are_redriven_also_if_a_page_follows_one_that_was_removed() -> None:
+    queue: MemoryQueue[AnyMessage] = MemoryQueue()
+    fail_all(queue, 1100)
+    redriven = sum(map(queue.redrive_many, iterate_dead(queue, DeadFilter())))
+    assert (redriven, queue.stats().failed, queue.stats().ready) == (1100, 0, 1100)
+
+
+def test_on_sqs_the_dead_letters_are_received_twice_and_not_once_for_each() -> None:
+    """Once to choose them, and once to move them."""
+    clock = ManualClock()
+    simulated = SimulatedSqs(clock)
+    sqs = simulated.client()
+    sqs.create_queue(QueueName="enrich")
+    queue: SQSQueue[AnyMessage] = SQSQueue("enrich", client=sqs, clock=clock)
+    fail_all(queue, 40)
+    simulated.calls.clear()
+    redriven = sum(map(queue.redrive_many, iterate_dead(queue, DeadFilter(text="m-"))))
+    assert (redriven, queue.stats().failed) == (40, 0)
+    assert simulated.calls.count("ReceiveMessage") <= 20

@@ -62,9 +62,17 @@ def test_a_beat_is_recorded_in_the_lease(ground: Ground) -> None:
     ground.clock.advance(20)
     ground.ctx.beat(progress=0.25)
     assert ground.lease.last_beat_at == ground.clock.monotonic()
-    assert ground.ctx.progress == 0.25
+    assert (ground.ctx.progress, ground.lease.progress) == (0.25, 0.25)
     ground.ctx.beat()
-    assert ground.ctx.progress == 0.25
+    assert (ground.ctx.progress, ground.lease.progress) == (0.25, 0.25)
+
+
+@pytest.mark.parametrize("progress", ["half", float("nan"), float("inf"), 10**400, object()])
+def test_a_progress_that_is_no_usable_number_is_not_stored(
+    ground: Ground, progress: Any
+) -> None:
+    ground.ctx.beat(progress)
+    assert (ground.lease.has_beaten, ground.lease.progress) == (True, None)
 
 
 def test_a_checkpoint_is_for_the_next_attempt_also_when_this_one_was_not_charged(

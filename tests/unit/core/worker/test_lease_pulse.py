@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from math import inf, nan
 from types import SimpleNamespace
 
 import pytest
@@ -9,13 +10,16 @@ import pytest
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.lease.lease import Lease
 from holdfast.core.process.child_main import ParentLink
+from holdfast.core.process.frames import BrokenFrame
 from holdfast.core.worker.child_main import LeasePulseSender
 from holdfast.core.worker.child_wire import (
     CONTROL,
     MOVED,
     STOPPING,
     pack_call,
+    pack_moved,
     unpack_call,
+    unpack_moved,
 )
 
 ATTEMPT = {"message_id": "m", "attempt": 1, "fence": 1, "cap_at": None}
@@ -53,6 +57,24 @@ def test_each_beat_is_reported_once(pulse: LeasePulseSender) -> None:
     lease.beat(in_seconds(0.0))
     lease.beat(in_seconds(0.0))
     assert [pulse.make_pulse(), pulse.make_pulse()] == [(1, MOVED), (1, b"")]
+
+
+def test_a_beat_carries_the_progress(pulse: LeasePulseSender) -> None:
+    lease = lease_until(in_seconds(60.0))
+    pulse.begin(1, lease)
+    lease.beat(in_seconds(0.0), 0.5)
+    beat = pulse.make_pulse()
+    assert beat is not None
+    assert unpack_moved(beat[1]) == 0.5
+    assert unpack_moved(MOVED) is None
+
+
+@pytest.mark.parametrize(
+    "moved", [b"-", MOVED + b"1", pack_moved(1.0) + b"x", pack_moved(inf), pack_moved(nan)]
+)
+def test_an_invalid_pulse_is_refused(moved: bytes) -> None:
+    with pytest.raises(BrokenFrame, match="pulse is invalid"):
+        unpack_moved(moved)
 
 
 def test_the_next_pulse_is_not_later_than_the_deadline(pulse: LeasePulseSender) -> None:

@@ -12,7 +12,7 @@ Several queues may share one queue for their dead letters; each lists and moves 
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -126,31 +126,33 @@ class SQSDeadLetters:
         with self._receive_briefly(limit) as (queue, letters):
             return [_to_message_info(queue, letter) for letter in letters]
 
-    def drop(self, message_id: str) -> int:
-        """Delete the dead letters with this id and return their number."""
-        return self._remove(message_id, lambda letter: None, ignore_progress)
+    def drop(self, message_ids: Collection[str]) -> int:
+        """Delete the dead letters with these ids and return their number."""
+        return self._remove(message_ids, lambda letter: None, ignore_progress)
 
-    def redrive(self, message_id: str | None, on_progress: Progress) -> int:
-        """Move the dead letters with this id, or all of them, back and return their number."""
+    def redrive(self, message_ids: Collection[str] | None, on_progress: Progress) -> int:
+        """Move the dead letters with these ids, or all, back and return their number."""
         queue = self.find_queue()
         if queue is None:
             return 0
-        if message_id is None and self._has_only_source_letters(queue):
+        if message_ids is None and self._has_only_source_letters(queue):
             moved = self._move_with_sqs(queue, on_progress)
             if moved is not None:
                 return moved
-        return self._remove(message_id, partial(send_copy, self._source), on_progress)
+        return self._remove(message_ids, partial(send_copy, self._source), on_progress)
 
     def _remove(
         self,
-        message_id: str | None,
+        message_ids: Collection[str] | None,
         before: Callable[[Receipt], None],
         on_progress: Progress,
     ) -> int:
-        """Delete the dead letters with this id, or all of them; call `before` with each."""
+        """Delete the dead letters with these ids, or all of them; call `before` with each."""
         with self._receive_briefly(None) as (queue, letters):
             matches = [
-                letter for letter in letters if message_id in (None, _get_message_id(letter))
+                letter
+                for letter in letters
+                if message_ids is None or _get_message_id(letter) in message_ids
             ]
             for letter in matches:
                 before(letter)

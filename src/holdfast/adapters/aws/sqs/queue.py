@@ -423,11 +423,19 @@ class SQSQueue(QueueManager[M]):
         self, message_id: str | None = None, *, on_progress: Progress = ignore_progress
     ) -> int:
         """Move dead letters back to the queue."""
-        return self._dead.redrive(message_id, on_progress)
+        return self._dead.redrive(None if message_id is None else {message_id}, on_progress)
 
     def drop(self, message_id: str) -> int:
         """Delete the dead letters with this id."""
-        return self._dead.drop(message_id)
+        return self._dead.drop({message_id})
+
+    def redrive_many(self, messages: Sequence[MessageInfo]) -> int:
+        """Move these dead letters back. All are received once, not once for each id."""
+        return self._dead.redrive({message.id for message in messages}, ignore_progress)
+
+    def drop_many(self, messages: Sequence[MessageInfo]) -> int:
+        """Delete these dead letters. All are received once, not once for each id."""
+        return self._dead.drop({message.id for message in messages})
 
     def purge(self, older_than_seconds: float) -> int:
         """Raise Unsupported, because SQS keeps no completed messages."""

@@ -6,10 +6,10 @@ import os
 import secrets
 import stat
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.adapters.local.filesystem.fsops import FsOps
 from holdfast.adapters.modes import MODES, get_access
@@ -17,6 +17,7 @@ from holdfast.core.errors import HoldfastError, QueueUnavailable
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _HEADERS = "user.holdfast.headers"
+_BEAT = "user.holdfast.beat"
 # O_NONBLOCK and O_NOFOLLOW, because a FIFO or a symlink that was put here must neither hang
 # a worker nor lead it out of the queue.
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -24,6 +25,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _FIRST_READ_BYTES = 4096
 _MAX_MOVE_TRIES = 10  # tries to move into a folder that other processes may be removing
 _MAX_SYNC_BATCH = 100  # files that are open at once
+T = TypeVar("T")
+
 _MISSING_ERRNOS = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
 _MAX_JSON_DEPTH = 200  # more levels than a message may have
 
@@ -73,12 +76,24 @@ class QueueDirectory:
 
     def read_headers(self, path: str) -> bytes | None:
         """Return the headers of a file, or None if it has none."""
+        return self._use_attribute(path, lambda fd: bytes(self.fs.getxattr(fd, _HEADERS)))
+
+    def note_beat(self, path: str, beat: str) -> None:
+        """Keep a worker's beat with a file, if the filesystem has extended attributes."""
+        self._use_attribute(path, lambda fd: self.fs.setxattr(fd, _BEAT, beat.encode()))
+
+    def read_beat(self, path: str) -> str:
+        """Return the last beat that was kept with a file, or an empty text."""
+        beat = self._use_attribute(path, lambda fd: bytes(self.fs.getxattr(fd, _BEAT)))
+        return (beat or b"").decode("ascii", "replace")
+
+    def _use_attribute(self, path: str, use: Callable[[int], T]) -> T | None:
         try:
             fd = self.fs.open(path, _READ, dir_fd=self.fd)
         except OSError:
             return None
         try:
-            return bytes(self.fs.getxattr(fd, _HEADERS))
+            return use(fd)
         except OSError:
             return None
         finally:

@@ -179,7 +179,7 @@ class Inspector:
             due_at=to_utc(int(match["due_ms"]) / 1000)
             if state is MessageState.PENDING
             else None,
-            holder=self._read_holder(match) if state is MessageState.LEASED else None,
+            holder=self._read_holder(path, match) if state is MessageState.LEASED else None,
             reason=self._read_reason(task) if state is MessageState.FAILED else None,
             past=self._history.read(task.key) if deep else (),
             checkpoint=self._read_checkpoint(task) if deep else None,
@@ -197,7 +197,10 @@ class Inspector:
         checkpoint = self._checkpoints.load_newest_before(task._replace(fence=task.fence + 1))
         return None if is_deep([checkpoint]) else checkpoint
 
-    def _read_holder(self, match: re.Match[str]) -> Holder:
+    def _read_holder(self, path: str, match: re.Match[str]) -> Holder:
+        beat = names.BEAT.fullmatch(self._directory.read_beat(path))
+        if beat and int(beat["fence"]) != names.parse_task(match).fence:
+            beat = None  # of an earlier claim
         token = match["worker"]
         card = self._workers.get_card(token)
         return Holder(
@@ -209,4 +212,6 @@ class Inspector:
             pid=card.pid if card else 0,
             last_seen=self._workers.read_last_seen(token),
             lease_seconds=int(match["lease_ms"]) / 1000,
+            beat_at=to_utc(int(beat["beat_ms"]) / 1000) if beat else None,
+            progress=float(beat["progress"]) if beat and beat["progress"] else None,
         )

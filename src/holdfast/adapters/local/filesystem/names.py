@@ -39,10 +39,19 @@ ID_HASH = re.compile(r"[0-9a-f]{40}")
 KEY = re.compile(r"[0-9a-f]{18}")
 MARK = re.compile(r"(?:dead|redrive)-(?P<key>[0-9a-f]{18})")  # see dedupe.py
 HOUR = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}")
+# An extended attribute of a leased file. Other users may write it, too.
+BEAT = re.compile(
+    r"(?P<fence>[0-9]{1,9}) (?P<beat_ms>[0-9]{1,15})(?: (?P<progress>-?[0-9]{1,15}\.[0-9]{6}))?"
+)
 CHECKPOINT = re.compile(r"(?P<fence>[0-9]{1,9})\.json")
 # One claim a second for three years. No queue has written a higher fence.
 MAX_FENCE = 99_999_999
 _LAST_FENCE = 999_999_999  # the highest fence that the patterns can read
+
+
+def format_beat(fence: int, beat_ms: int, progress: float | None) -> str:
+    """Return the text that keeps the last beat of a claim."""
+    return f"{fence} {beat_ms}" + ("" if progress is None else f" {progress:.6f}")
 
 
 class TaskName(NamedTuple):

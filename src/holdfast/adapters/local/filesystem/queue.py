@@ -332,15 +332,24 @@ class FilesystemQueue(QueueManager[M]):
             )
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
-        return [self._renew(lease.handle, seconds) for lease in leases]
+        # A worker polls only when a slot is free, and shows here that it is running.
+        if (claimer := self._claimer) is not None:
+            with suppress(OSError):
+                self._workers.mark_seen(claimer.me, self.clock.monotonic())
+        return [self._renew(lease, seconds) for lease in leases]
 
-    def _renew(self, claim: Claim, seconds: float) -> Renewal:
+    def _renew(self, lease: Lease, seconds: float) -> Renewal:
+        claim: Claim = lease.handle
         asked_ms = self._server_clock.to_stamp_ms(self.clock.monotonic())
         try:
             if not claim.renew(self._directory, asked_ms, ceil(seconds * 1000)):
                 return Refused(TAKEN_AWAY)
         except OSError as error:
             return Unanswered(str(to_queue_unavailable(self.folder, error)))
+        if lease.has_beaten:
+            beat_ms = self._server_clock.to_stamp_ms(lease.last_beat_at)
+            beat = names.format_beat(lease.fence, beat_ms, lease.progress)
+            self._directory.note_beat(claim.path, beat)
         return RENEWED
 
     # -- settling: each is one rename of the claim's own name in leased/

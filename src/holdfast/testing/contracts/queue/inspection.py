@@ -6,8 +6,9 @@ import socket
 import pytest
 
 from holdfast.core.clock import to_utc
+from holdfast.core.lease.lease import Refused
 from holdfast.core.queue.manager import MessageState
-from holdfast.core.queue.message import AnyMessage
+from holdfast.core.queue.message import AnyMessage, get_lease
 from holdfast.core.version import read_version
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
@@ -36,6 +37,23 @@ def push_every_state(queue: AnyQueue, clock: ManualClock) -> None:
     clock.advance(LEASE + 1)
     queue.push(AnyMessage(id="ready"))
     clock.advance(5)
+
+
+def _get_beat(queue: AnyQueue) -> tuple[float | None, float | None]:
+    """Return the seconds from the beat to the renewal of the only lease, and the progress."""
+    [leased] = queue.browse(MessageState.LEASED).messages
+    push = queue.find_push(leased.key)
+    assert leased.holder is not None
+    assert push is not None
+    assert push.holder is not None
+    assert (push.holder.beat_at, push.holder.progress) == (
+        leased.holder.beat_at,
+        leased.holder.progress,
+    )
+    if leased.holder.beat_at is None:
+        return None, leased.holder.progress
+    to_end = leased.holder.expires_at - leased.holder.beat_at
+    return to_end.total_seconds() - LEASE, leased.holder.progress
 
 
 class InspectionPromises:
@@ -234,6 +252,70 @@ class InspectionPromises:
         assert renewed_at is not None
         since_claim = (renewed_at - leased.holder.timestamp).total_seconds()
         assert since_claim == pytest.approx(LEASE / 2, abs=0.1)
+
+    def test_a_renewal_tells_when_the_handler_beat_and_how_far_it_is(
+        self, queue: AnyQueue, clock: ManualClock
+    ) -> None:
+        require_capabilities(queue, "peek", "progress")
+        queue.push(AnyMessage(id="a"))
+        message = poll_one(queue)
+        lease = get_lease(message)
+        clock.advance(1.0)
+        queue.extend(message)
+        assert _get_beat(queue) == (None, None)  # it has not beaten yet
+        clock.advance(2.0)
+        lease.beat(clock.monotonic(), 0.25)
+        clock.advance(3.0)
+        queue.extend(message)
+        since, progress = _get_beat(queue)
+        assert since == pytest.approx(3.0, abs=0.1)
+        assert progress == 0.25
+        lease.beat(clock.monotonic(), "half")  # no number: the last one stays
+        queue.extend(message)
+        since, progress = _get_beat(queue)
+        assert since == pytest.approx(0.0, abs=0.1)
+        assert progress == 0.25
+
+    def test_a_beat_ends_with_its_attempt(self, queue: AnyQueue, clock: ManualClock) -> None:
+        require_capabilities(queue, "peek", "progress")
+        queue.push(AnyMessage(id="a"))
+        message = poll_one(queue)
+        get_lease(message).beat(clock.monotonic(), 0.25)
+        queue.extend(message)
+        queue.nack(message, delay_seconds=0.0)
+        clock.advance(1.0)
+        poll_one(queue)
+        assert _get_beat(queue) == (None, None)
+
+    def test_a_stale_holder_does_not_change_the_beat_of_its_successor(
+        self, make_queue: MakeQueue, clock: ManualClock
+    ) -> None:
+        former, successor = make_queue(), make_queue()
+        require_capabilities(former, "fence", "peek", "progress")
+        former.push(AnyMessage(id="a"))
+        stale = get_lease(poll_one(former))
+        clock.advance(LEASE + 1)
+        message = poll_all(successor)[0]
+        get_lease(message).beat(clock.monotonic(), 0.75)
+        successor.extend(message)
+        stale.beat(clock.monotonic(), 0.25)
+        assert isinstance(former.renew([stale], LEASE)[0], Refused)
+        assert _get_beat(successor)[1] == 0.75
+
+    def test_a_worker_that_only_renews_is_seen(
+        self, queue: AnyQueue, clock: ManualClock
+    ) -> None:
+        require_capabilities(queue, "workers")
+        queue.push(AnyMessage(id="a"))
+        message = poll_one(queue)
+        [before] = queue.workers()
+        assert before.last_seen is not None
+        for _ in range(6):
+            clock.advance(LEASE / 2)
+            queue.extend(message)
+        [after] = queue.workers()
+        assert after.last_seen is not None
+        assert after.last_seen > before.last_seen
 
     def test_a_worker_that_polls_is_listed_with_its_process(self, queue: AnyQueue) -> None:
         require_capabilities(queue, "workers")

@@ -182,3 +182,34 @@ def test_slots_share_only_claims_that_wait_for_the_disk(
 ) -> None:
     with closing(SQLiteQueue(tmp_path / "work.db", durability=durability)) as queue:
         assert (queue.slot_wait_seconds > 0) == (durability == "power")
+
+
+def test_beats_of_claims_that_ended_are_deleted(
+    queue: SQLiteQueue[AnyMessage], clock: ManualClock
+) -> None:
+    push(queue, "done", "failed", "held")
+    messages = {message.id: message for message in queue.poll(3)}
+    for message in messages.values():
+        message.lease.beat(clock.monotonic(), 0.5)
+    queue.renew([message.lease for message in messages.values()], LEASE)
+    queue.ack(messages["done"])
+    queue.dead_letter(messages["failed"], "why")
+    clock.advance(LEASE / 2)
+    queue.extend(messages["held"])
+    clock.advance(LEASE / 2 + 1)
+    queue.extend(messages["held"])
+    assert read(queue, "SELECT message_no FROM beats") == [(messages["held"].lease.handle,)]
+
+
+def test_leases_of_an_earlier_release_are_shown_without_beats(
+    queue: SQLiteQueue[AnyMessage], tmp_path: Path, clock: ManualClock
+) -> None:
+    """Its workers create no table of beats."""
+    push(queue, "a")
+    queue.poll()
+    with queue._database.begin_write() as connection:
+        connection.execute("DROP TABLE beats")
+    with closing(open_queue(tmp_path, clock)) as other:
+        [leased] = other.browse(MessageState.LEASED).messages
+        assert leased.holder is not None
+        assert leased.holder.beat_at is None

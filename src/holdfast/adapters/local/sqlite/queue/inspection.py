@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from holdfast.adapters.local.sqlite.database import Database
@@ -35,6 +36,7 @@ STATES = (
     MessageState.COMPLETED,
     MessageState.FAILED,
 )
+_NO_BEATS: Mapping[tuple[int, int], Row] = MappingProxyType({})
 _PAGE = 100  # messages per read, so that a slow reader keeps no transaction open
 _COUNT = """
 SELECT state, count(*) AS count, sum(at_ms <= ?2) AS past, min(at_ms) AS oldest
@@ -69,6 +71,7 @@ WHERE queue_no = ?1 AND (seen_ms >= ?2 OR worker_no IN (
     SELECT worker_no FROM messages WHERE queue_no = ?1 AND state = 1))
 ORDER BY seen_ms DESC LIMIT ?3
 """
+_BEATS = "SELECT * FROM beats WHERE message_no IN (SELECT value FROM json_each(?))"
 _COMPLETED = """
 SELECT (at_ms - ?1) / 60000 AS minute, count(*) AS count FROM messages
 WHERE queue_no = ?2 AND state = 2 AND at_ms > ?1 AND at_ms < ?3 GROUP BY minute
@@ -139,8 +142,9 @@ def list_messages(
         rows = database.query(
             statement, (queue_no, STATES.index(state), after, min(limit, _PAGE))
         )
+        beats = _read_beats(database, rows)
         for row in rows:
-            yield make_info(database, row, deep=False)
+            yield make_info(database, row, deep=False, beats=beats)
         if len(rows) < _PAGE:
             return
         limit, after = limit - len(rows), rows[-1]["message_no"]
@@ -164,8 +168,11 @@ def browse(
     rows = database.query(statement, values)
     page = rows[:limit]
     lease_ms = _read_lease_lengths(database) if state is MessageState.LEASED else {}
+    beats = _read_beats(database, page)
     messages = [
-        make_info(database, row, deep=False, lease_ms=lease_ms.get(row["worker_no"]))
+        make_info(
+            database, row, deep=False, lease_ms=lease_ms.get(row["worker_no"]), beats=beats
+        )
         for row in page
     ]
     more = len(rows) > limit
@@ -187,6 +194,15 @@ def _read_lease_lengths(database: Database) -> dict[int, int]:
     statement = "SELECT worker_no, lease_ms FROM worker_notes ORDER BY worker_no DESC LIMIT ?"
     rows = database.query(statement, (_MAX_WORKERS,))
     return {row["worker_no"]: row["lease_ms"] for row in rows}
+
+
+def _read_beats(database: Database, rows: Sequence[Row]) -> dict[tuple[int, int], Row]:
+    """Return the beats of the messages that are leased, by number and fence."""
+    leased = [row["message_no"] for row in rows if row["state"] == LEASED]
+    if not leased or not database.query(_HAS_TABLE, ("beats",)):
+        return {}
+    beats = database.query(_BEATS, (json.dumps(leased),))
+    return {(beat["message_no"], beat["fence"]): beat for beat in beats}
 
 
 def list_workers(database: Database, queue_no: int, now_ms: int) -> list[QueueWorker]:
@@ -224,9 +240,10 @@ def find(database: Database, queue_no: int, message_id: str) -> list[MessageInfo
     )
     if not is_text(message_id):
         return []
-    number = int(message_id) if message_id.isascii() and message_id.isdecimal() else 0
-    rows = database.query(statement, (queue_no, message_id, min(number, 1 << 62)))
-    return [make_info(database, row, deep=True) for row in rows]
+    number = int(message_id) if _KEY.fullmatch(message_id) else 0
+    rows = database.query(statement, (queue_no, message_id, number))
+    beats = _read_beats(database, rows)
+    return [make_info(database, row, deep=True, beats=beats) for row in rows]
 
 
 def find_push(database: Database, queue_no: int, key: str) -> MessageInfo | None:
@@ -235,7 +252,8 @@ def find_push(database: Database, queue_no: int, key: str) -> MessageInfo | None
         return None
     statement = f"{MESSAGE} WHERE message_no = ? AND queue_no = ? AND state < 4"
     rows = database.query(statement, (int(key), queue_no))
-    return make_info(database, rows[0], deep=True) if rows else None
+    beats = _read_beats(database, rows)
+    return make_info(database, rows[0], deep=True, beats=beats) if rows else None
 
 
 def list_dead_letters(database: Database, queue_no: int, message_id: str | None) -> list[int]:
@@ -312,7 +330,12 @@ def read_checkpoint(database: Database, message_no: int, fence: int) -> Any:
 
 
 def make_info(
-    database: Database, row: Row, *, deep: bool, lease_ms: int | None = None
+    database: Database,
+    row: Row,
+    *,
+    deep: bool,
+    lease_ms: int | None = None,
+    beats: Mapping[tuple[int, int], Row] = _NO_BEATS,
 ) -> MessageInfo:
     """Describe a row of MESSAGE; if `deep`, with history and checkpoint."""
     number, state = row["message_no"], row["state"]
@@ -324,7 +347,7 @@ def make_info(
         fence=row["claims"],
         where=f"{database.path} message {number}",
         due_at=to_utc(row["at_ms"] / 1000) if state == PENDING else None,
-        holder=_make_holder(row, lease_ms) if state == LEASED else None,
+        holder=_make_holder(row, lease_ms, beats) if state == LEASED else None,
         reason=row["reason"] if state == FAILED else None,
         past=read_attempts(database, number) if deep else (),
         checkpoint=read_checkpoint(database, number, row["claims"] + 1) if deep else None,
@@ -332,7 +355,10 @@ def make_info(
     )
 
 
-def _make_holder(row: Row, lease_ms: int | None) -> Holder:
+def _make_holder(
+    row: Row, lease_ms: int | None, beats: Mapping[tuple[int, int], Row]
+) -> Holder:
+    beat = beats.get((row["message_no"], row["claims"]))
     return Holder(
         worker_id=row["worker_id"] or "",
         timestamp=to_utc(row["claimed_ms"] / 1000),
@@ -342,6 +368,8 @@ def _make_holder(row: Row, lease_ms: int | None) -> Holder:
         pid=row["pid"] or 0,
         last_seen=to_utc(row["seen_ms"] / 1000) if row["seen_ms"] else None,
         lease_seconds=lease_ms / 1000 if lease_ms else None,
+        beat_at=to_utc(beat["beat_ms"] / 1000) if beat else None,
+        progress=beat["progress"] if beat else None,
     )
 
 

@@ -125,6 +125,14 @@ _DEAD_LETTER = (
 _SAVE_CHECKPOINT = (
     "INSERT OR REPLACE INTO checkpoints SELECT message_no, claims, ? FROM messages" + _HELD
 )
+_SAVE_BEAT = (
+    "INSERT OR REPLACE INTO beats SELECT message_no, claims, ?, ? FROM messages" + _HELD
+)
+_DELETE_OLD_BEATS = """
+DELETE FROM beats WHERE NOT EXISTS (
+    SELECT 1 FROM messages
+    WHERE messages.message_no = beats.message_no AND claims = fence AND state = 1)
+"""
 _DELETE_CHECKPOINTS = "DELETE FROM checkpoints WHERE message_no = ?"
 
 _SAVE_RESULT = (
@@ -360,6 +368,7 @@ class SQLiteQueue(QueueManager[M]):
             connection.execute(
                 "UPDATE workers SET seen_ms = ? WHERE worker_no = ?", (now_ms, self._worker_no)
             )
+            connection.execute(_DELETE_OLD_BEATS)
             return self._worker_no
         host, pid = socket.gethostname(), os.getpid()
         cursor = connection.execute(
@@ -433,10 +442,29 @@ class SQLiteQueue(QueueManager[M]):
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
         ends_ms = self._timeline.read_ms() + ceil(seconds * 1000) + 1
-        results = self._database.write(
-            lambda connection: self._change(connection, leases, _RENEW, ends_ms, _IS_HELD)
-        )
+        beats = [self._make_beat(lease) for lease in leases if lease.has_beaten]
+
+        def renew(connection: Connection) -> list[bool]:
+            results = self._change(connection, leases, _RENEW, ends_ms, _IS_HELD)
+            if self._worker_no:  # its tables exist
+                connection.executemany(_SAVE_BEAT, beats)
+                self._mark_busy(connection)
+            return results
+
+        results = self._database.write(renew)
         return [RENEWED if renewed else Refused(_TAKEN_AWAY) for renewed in results]
+
+    def _make_beat(self, lease: Lease) -> tuple[Any, ...]:
+        """Return the values of a beat, on the timeline of the queue."""
+        since_ms = int((self.clock.monotonic() - lease.last_beat_at) * 1000)
+        return self._timeline.read_ms() - since_ms, lease.progress, *self._held(lease)
+
+    def _mark_busy(self, connection: Connection) -> None:
+        """Show that this worker is running, though it polls only when a slot is free."""
+        now_ms = self._timeline.read_ms()
+        if now_ms >= self._seen_ms + _SEEN_INTERVAL_MS:
+            self._mark_seen(connection)
+            self._seen_ms = now_ms
 
     def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]:
         now_ms = self._timeline.read_ms()

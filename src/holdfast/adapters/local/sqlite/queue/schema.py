@@ -38,6 +38,17 @@ CREATE TABLE IF NOT EXISTS worker_notes (
 )
 """
 
+# The last beat of a handler, written with the renewal of its lease. It is only shown while that
+# claim holds the message, and deleted some seconds later.
+_CREATE_BEATS = """
+CREATE TABLE IF NOT EXISTS beats (
+    message_no INTEGER PRIMARY KEY,
+    fence INTEGER NOT NULL,
+    beat_ms INTEGER NOT NULL,
+    progress REAL
+)
+"""
+
 # `at_ms` is when the message is due, when its lease ends, or when it was completed or
 # dead-lettered. `claims` never falls, so it is the fence. Only messages that were pushed with
 # dedupe are in `ids`. Small pages are faster, because each changed page is written to the log.
@@ -105,8 +116,9 @@ def add_headers(connection: Connection) -> None:
 
 
 def create_worker_notes(connection: Connection) -> None:
-    """Create the table of workers' notes if it is missing, in a transaction of the caller."""
+    """Create the tables of notes and beats if missing, in a transaction of the caller."""
     connection.execute(_CREATE_WORKER_NOTES)
+    connection.execute(_CREATE_BEATS)
 
 
 def create_results(connection: Connection) -> None:
