@@ -92,7 +92,7 @@ class Renderer:
 
     def __init__(self, console: Console, *, has_jobs: bool, has_chat: bool) -> None:
         self._console = console
-        self._env = Environment(
+        self.env = Environment(
             loader=PackageLoader("holdfast.web"),
             autoescape=True,
             undefined=StrictUndefined,
@@ -100,7 +100,7 @@ class Renderer:
             lstrip_blocks=True,
             bytecode_cache=_COMPILED,
         )
-        self._env.filters |= {
+        self.env.filters |= {
             "ago": self._format_ago,
             "bytes": format_bytes,
             "clean": _clean,
@@ -115,7 +115,7 @@ class Renderer:
             "timestamp": datetime.timestamp,
             "until": self._format_until,
         }
-        self._env.globals |= {
+        self.env.globals |= {
             "allow_actions": console.allow_actions,
             "chart": make_chart,
             "format_choice": format_choice,
@@ -132,19 +132,19 @@ class Renderer:
             "version": read_version(),
         }
         # As globals, because a block that is rendered alone does not import macros.
-        parts = self._env.get_template("parts.html").module
-        self._env.globals |= {name: getattr(parts, name) for name in _MACROS}
-        for name in self._env.list_templates():
-            self._env.get_template(name)  # compiled now, so that the first view is fast
+        parts = self.env.get_template("parts.html").module
+        self.env.globals |= {name: getattr(parts, name) for name in _MACROS}
+        for name in self.env.list_templates():
+            self.env.get_template(name)  # compiled now, so that the first view is fast
 
     def render(self, request: Request, page: Page) -> HTMLResponse:
         """Return the whole page."""
-        template = self._env.get_template(page.template)
+        template = self.env.get_template(page.template)
         return HTMLResponse(template.render(self._make_context(request, page)), page.status)
 
     def render_live(self, request: Request, page: Page) -> str:
         """Return only the part of the page that changes."""
-        template = self._env.get_template(page.template)
+        template = self.env.get_template(page.template)
         context = template.new_context(self._make_context(request, page))
         return "".join(template.blocks["live"](context))
 

@@ -89,6 +89,17 @@ def test_a_conversation_is_shown_with_its_parked_batch(chat: ChatApp) -> None:
     assert "whatsapp:+49…78" in page
 
 
+def test_an_answered_conversation_with_new_messages_is_waiting(chat: ChatApp) -> None:
+    assert ">answered<" in read_page(open_console(chat), "/conversations")
+    stage(chat.store, ANSWERED, "sid-new", SYSTEM_CLOCK.time())
+    for page in (
+        read_page(open_console(chat), "/conversations"),
+        open_console(chat).get(CHAT).text,
+    ):
+        assert ">waiting<" in page
+        assert ">answered<" not in page
+
+
 def test_a_conversation_shows_its_batch_among_many_that_are_parked(chat: ChatApp) -> None:
     park(chat.store, SYSTEM_CLOCK.time() - 60, *(f"early-{n}" for n in range(PAGE_ROWS)))
     client = open_console(chat)
