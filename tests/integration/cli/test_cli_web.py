@@ -71,7 +71,8 @@ def test_a_signal_ends_the_console_although_pages_are_open(cli: Cli, number: int
     assert process.stderr is not None
     address = re.findall(r"http://\S+", process.stderr.readline())[0]
     with httpx.stream("GET", address, headers={"Accept": "text/event-stream"}) as stream:
-        assert next(stream.iter_lines()).startswith("data:")
+        lines = stream.iter_lines()  # which closes the stream when it is deleted
+        assert next(lines).startswith("data:")
         process.send_signal(number)
         process.wait(10)
     with process.stderr:
