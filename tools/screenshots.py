@@ -1,14 +1,16 @@
 """Write screenshots of every view of the web console.
 
 Run by `make screenshots`: filled and empty, light and dark, wide and narrow, to
-build/screenshots. Those that the documentation shows are then copied to docs/images. With a
-word as its argument it writes only the views whose name contains it, and copies nothing.
+build/screenshots. Those that the documentation shows are then written to docs/images. With a
+word as its argument it writes only the views whose name contains it, and no others.
 """
 
 import logging
+import math
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -104,18 +106,27 @@ def draw(page: Page, name: str) -> None:
             page.evaluate("document.fonts.ready")
             target = FOLDER / f"{name}-{scheme}-{size}.png"
             page.screenshot(path=target, full_page=True, animations="disabled")
-            shrink(target)
 
 
-def shrink(path: Path) -> None:
-    """Keep the 256 colours that an image has most of, so that large areas stay exact."""
-    with Image.open(path) as file:
+def shrink(source: Path, target: Path) -> None:
+    """Write an image with 256 colours: the most frequent, and those least like these."""
+    with Image.open(source) as file:
         image = file.convert("RGB")
-    counts = image.getcolors(image.width * image.height) or []
-    colours = [colour for _, colour in sorted(counts, reverse=True)[:256]]
-    palette = Image.new("P", (1, 1))
-    palette.putpalette([part for colour in colours for part in colour])
-    image.quantize(palette=palette, dither=Image.Dither.NONE).save(path, optimize=True)
+    counts = sorted(image.getcolors(image.width * image.height) or [], reverse=True)
+    colours = [colour for _, colour in counts]
+    chosen = colours[:128]
+    nearest = {each: min(chosen, key=partial(math.dist, each)) for each in colours}
+    while len(chosen) < min(256, len(colours)):
+        new = max(colours, key=lambda each: math.dist(each, nearest[each]))
+        chosen.append(new)
+        for each, near in nearest.items():
+            if math.dist(each, new) < math.dist(each, near):
+                nearest[each] = new
+    numbers = {each: chosen.index(near) for each, near in nearest.items()}
+    small = Image.new("P", image.size)
+    small.putpalette([part for colour in chosen for part in colour])
+    small.putdata([numbers[pixel] for pixel in zip(*[iter(image.tobytes())] * 3, strict=True)])
+    small.save(target, optimize=True)
 
 
 def draw_all(browser: Browser, wanted: str) -> None:
@@ -139,7 +150,7 @@ def draw_all(browser: Browser, wanted: str) -> None:
 
 
 def main() -> None:
-    """Draw the views, and copy those of the documentation."""
+    """Draw the views, and write those of the documentation."""
     logging.disable(logging.WARNING)
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -151,7 +162,7 @@ def main() -> None:
         kept = [f"{name}-{scheme}-wide" for name in KEPT for scheme in SCHEMES]
         for name in [*kept, KEPT_ON_A_PHONE]:
             target = name.removesuffix("-wide")
-            shutil.copyfile(FOLDER / f"{name}.png", IMAGES / f"web-{target}.png")
+            shrink(FOLDER / f"{name}.png", IMAGES / f"web-{target}.png")
 
 
 if __name__ == "__main__":
