@@ -22,11 +22,11 @@ PAGES = {
         "sqlite_contention",
         "sqlite_power",
         "sqlite_renew",
-        "telemetry",
     ),
     "benchmarks-sqs.md": ("sqs", "sqs_long", "sqs_renew"),
     "benchmarks-jobs.md": ("exports", "accounting", "orchestrator"),
     "benchmarks-chat.md": ("chat",),
+    "benchmarks-observability.md": ("telemetry", "console"),
 }
 BENCHMARKS = tuple(name for names in PAGES.values() for name in names)
 HERE = Path(__file__).parent

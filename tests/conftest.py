@@ -1,5 +1,6 @@
 """Being here puts this folder on the import path, where tests find `support`."""
 
+import gc
 import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from tools import listeners, orphans
 
 from holdfast.testing import ManualClock
-from support import memory_folder, run_environment
+from support import memory_folder, run_environment, slow_first
 
 run_environment.isolate()
 orphans.guard()
@@ -36,6 +37,29 @@ def fast_path() -> Iterator[Path]:
 def clock() -> ManualClock:
     """Return a clock that only the test moves."""
     return ManualClock()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the collector of garbage away from the tests' own objects, which live to the end.
+
+    Otherwise it looks at all of them again and again, and a fork copies what it looked at.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Start slow tests first in the processes of pytest-xdist."""
+    if workers := getattr(config, "workerinput", {}).get("workercount"):
+        items[:] = slow_first.deal(
+            items, workers, lambda item: item.path.name in slow_first.SLOW_FILES
+        )
 
 
 @pytest.hookimpl(wrapper=True)

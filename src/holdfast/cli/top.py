@@ -1,5 +1,6 @@
 """`holdfast top`: the live view of queues in a terminal, for use over ssh."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -35,6 +36,8 @@ _HEADINGS = (
     "progress",
     "redelivered if it died now",
 )
+# In a narrow terminal the time that is left must stay readable, and ids may be long.
+_WIDTHS = ((8, 36), (4, 30), (None, None), (None, None), (8, None), (12, None))
 _STYLES = {
     LeaseHealth.HELD: "green",
     LeaseHealth.STALLED: "yellow",
@@ -42,8 +45,10 @@ _STYLES = {
     LeaseHealth.EXPIRED: "red",
 }
 _BAR_WIDTH = 16
+_DUMB_TERMINALS = ("dumb", "unknown")
 _FIRST_WAIT_SECONDS = 10.0
-_MAX_ROWS = 20  # of each queue, because a terminal does not scroll while it is redrawn
+_MIN_ROWS = 3  # of each queue
+_LINES_BESIDE_ROWS = 10  # title, counts and headings of a queue
 
 
 def top(
@@ -55,7 +60,7 @@ def top(
         QueueWatch(url, partial(open_manager, url)) for url in queues or [resolve_queue()]
     ]
     try:
-        if sys.stdout.isatty():
+        if sys.stdout.isatty() and os.environ.get("TERM") not in _DUMB_TERMINALS:
             _watch(watches, max(every, 0.1))
         else:
             _print_once(watches)
@@ -70,14 +75,22 @@ def _watch(watches: Sequence[QueueWatch], every: float) -> None:
     from rich.console import Group
     from rich.live import Live
 
-    with Live(console=make_console(), auto_refresh=False, screen=True) as live:
+    console = make_console()
+    with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
-            live.update(Group(*(_render(watch, every) for watch in watches)), refresh=True)
+            # A terminal does not scroll while it is redrawn, and may be resized.
+            height = console.size.height // len(watches)
+            rows = max(_MIN_ROWS, height - _LINES_BESIDE_ROWS)
+            views = [_render(watch, every, rows) for watch in watches]
+            live.update(Group(*views), refresh=True)
             SYSTEM_CLOCK.sleep(every)
 
 
 def _print_once(watches: Sequence[QueueWatch]) -> None:
-    """Print the leases of all queues as a table, for a pipe. Raises the first problem."""
+    """Print the leases of all queues as a table, for a pipe or a terminal that cannot redraw.
+
+    Raises the first problem.
+    """
     rows = []
     for watch in watches:
         watch.get_queue()  # raises what keeps it from being read
@@ -129,7 +142,7 @@ def _format_beat(holder: "Holder", now: datetime) -> str:
 # -- for a terminal
 
 
-def _render(watch: QueueWatch, every: float) -> "RenderableType":
+def _render(watch: QueueWatch, every: float, max_rows: int) -> "RenderableType":
     """Return what is known of a queue, as rich draws it."""
     from rich.console import Group
     from rich.text import Text
@@ -142,7 +155,7 @@ def _render(watch: QueueWatch, every: float) -> "RenderableType":
     problem = (counts.problem if counts else "") or (live.problem if live else "")
     if problem:
         return Group(title, Text(strip_control_characters(problem), style="red"), "")
-    return Group(title, *_render_counts(counts), *_render_live(live), "")
+    return Group(title, *_render_counts(counts), *_render_live(live, max_rows), "")
 
 
 def _render_counts(counts: QueueCounts | None) -> "Iterator[RenderableType]":
@@ -156,7 +169,7 @@ def _render_counts(counts: QueueCounts | None) -> "Iterator[RenderableType]":
         yield Text(f"{counts.per_minute:,.1f} completed per minute", style="dim")
 
 
-def _render_live(live: LiveLeases | None) -> "Iterator[RenderableType]":
+def _render_live(live: LiveLeases | None, max_rows: int) -> "Iterator[RenderableType]":
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -168,15 +181,23 @@ def _render_live(live: LiveLeases | None) -> "Iterator[RenderableType]":
     if live.workers is not None:
         polling = sum(is_polling(worker, live.at) for worker in live.workers)
         yield Text(f"{format_count(polling, 'worker')} seen in 30 s", style="dim")
-    table = Table(*_HEADINGS, box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for message, holder in list(_list_holders(live))[:_MAX_ROWS]:
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for heading, (min_width, max_width) in zip(_HEADINGS, _WIDTHS, strict=True):
+        table.add_column(
+            heading,
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=min_width,
+            max_width=max_width,
+        )
+    for message, holder in list(_list_holders(live))[:max_rows]:
         *cells, left = map(strip_control_characters, _to_row(message, holder, live.at))
         style = _STYLES[judge_lease(holder, live.at)]
-        bar = Text(_draw_bar(holder, live.at), style=style).append(f" {left}")
-        table.add_row(*(Text(cell, overflow="ellipsis") for cell in cells), bar)
+        bar = Text(f"{left} ").append(_draw_bar(holder, live.at), style=style)
+        table.add_row(*map(Text, cells), bar)
     if live.leases:
         yield table
-    hidden = len(live.leases) - _MAX_ROWS
+    hidden = len(live.leases) - max_rows
     if hidden > 0:
         yield Text(f"and {hidden:,} more", style="dim")
 

@@ -44,7 +44,7 @@ class Guard:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             headers = Headers(scope=scope)
-            session = self._find_session(headers)
+            session = self._find_session(scope, headers)
             is_new = session is None and not self._sessions.needs_login
             if is_new:
                 session = self._sessions.create()
@@ -53,9 +53,9 @@ class Guard:
             response = self._refuse(scope, headers, session)
             await (response or self._app)(scope, receive, guarded_send)
 
-    def _find_session(self, headers: Headers) -> Session | None:
+    def _find_session(self, scope: Scope, headers: Headers) -> Session | None:
         cookies = cookie_parser(headers.get("cookie", ""))
-        return self._sessions.from_cookie(cookies.get(COOKIE))
+        return self._sessions.from_cookie(cookies.get(_get_cookie_name(scope)))
 
     def _refuse(
         self, scope: Scope, headers: Headers, session: Session | None
@@ -94,12 +94,21 @@ class _HeaderSender:
         await self._send(message)
 
 
+def _get_cookie_name(scope: Scope) -> str:
+    """Return the cookie's name. Browsers share cookies between the ports of a host.
+
+    Without the port in it, two consoles on a machine would end each other's sessions.
+    """
+    _, port = scope.get("server") or ("", None)
+    return f"{COOKIE}_{port}" if port else COOKIE
+
+
 def format_cookie(scope: Scope, value: str) -> str:
     """Return the header that sets the session's cookie for the console's paths."""
     path = scope.get("root_path", "") or "/"
     secure = "; Secure" if scope.get("scheme") == "https" else ""
     return (
-        f"{COOKIE}={value}; Path={path}; Max-Age={MAX_AGE_SECONDS}; HttpOnly; "
+        f"{_get_cookie_name(scope)}={value}; Path={path}; Max-Age={MAX_AGE_SECONDS}; HttpOnly; "
         f"SameSite=Strict{secure}"
     )
 

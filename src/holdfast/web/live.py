@@ -19,6 +19,7 @@ from holdfast.web.rendering import Page, Renderer, wants_part, wants_stream
 SECONDS = 1.0
 MAX_STREAMS = 64  # more viewers than this poll
 _KEEP_ALIVE_SECONDS = 15.0
+_FIRST_PAUSE_SECONDS = 0.1  # what was being counted for the first view follows soon
 
 View = Callable[[Request], Page]
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -66,7 +67,7 @@ class LivePages:
         return _CountedStream(self._send(request, view), self._streams)
 
     async def _send(self, request: Request, view: View) -> AsyncIterator[str]:
-        last, quiet_seconds = "", 0.0
+        last, quiet_seconds, pause_seconds = "", 0.0, _FIRST_PAUSE_SECONDS
         while not (request.app.state.console.is_closing or await request.is_disconnected()):
             try:
                 part = await run_in_threadpool(self._render, request, view)
@@ -75,8 +76,9 @@ class LivePages:
             if part != last or quiet_seconds >= _KEEP_ALIVE_SECONDS:
                 yield format_event(part)
                 last, quiet_seconds = part, 0.0
-            await asyncio.sleep(SECONDS)
-            quiet_seconds += SECONDS
+            await asyncio.sleep(pause_seconds)
+            quiet_seconds += pause_seconds
+            pause_seconds = min(2 * pause_seconds, SECONDS)
 
     def _render(self, request: Request, view: View) -> str:
         return self._renderer.render_live(request, view(request))

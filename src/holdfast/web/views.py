@@ -34,7 +34,7 @@ from holdfast.web.console import Console, WatchedQueue
 from holdfast.web.operations import Operations
 from holdfast.web.rendering import Page, parse_number, wants_part
 
-FIRST_WAIT_SECONDS = 0.1  # for counts that are being read: a page must come at once
+FIRST_WAIT_SECONDS = 0.2  # for counts that are being read: a page must come at once
 SEARCH_SECONDS = 1.5
 PAGE_ROWS = 50
 MAX_BODY_CHARACTERS = 64 * 1024
@@ -243,15 +243,18 @@ class QueuePages:
         """Show dead letters by the kinds of their reasons, with a search."""
         watched = self.find_queue(request)
         wanted = parse_filter(request.query_params)
+        clock = self._console.clock
+        late_at = clock.monotonic() + FIRST_WAIT_SECONDS
+        view = self._view(watched)  # before the kinds, because grouping them slows the count
         letters, problem, kinds = DeadPage((), None), "", None
         if not wants_part(request):
             letters, problem = self._read_letters(watched, wanted, request)
             if watched.watch.can("peek"):
-                kinds = self._kinds[watched.slug].get(FIRST_WAIT_SECONDS)
-        view = self._view(watched)
-        counted = view.counts.stats.failed if view.counts and view.counts.stats else 0
-        # The count may be older than the list, whose messages are not new to its reader.
-        failed = max(counted, len(letters.messages))
+                kinds = self._kinds[watched.slug].get(late_at - clock.monotonic())
+        failed = view.counts.stats.failed if view.counts and view.counts.stats else None
+        if failed is not None:
+            # The count may be older than the list, whose messages are not new to its reader.
+            failed = max(failed, len(letters.messages))
         seen = parse_number(request.query_params.get("seen", ""))
         return Page(
             "dead.html",
@@ -262,7 +265,7 @@ class QueuePages:
                 "filter": wanted,
                 "kinds": kinds,
                 "letters": letters,
-                "new": 0 if seen is None else max(0, failed - seen),
+                "new": 0 if seen is None or failed is None else max(0, failed - seen),
                 "problem": problem,
                 "section": "queues",
             },

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import AnyMessage, open_queue
+from holdfast.cli.web import WebOptions
 from support.cli.commands import Cli, require_one_line
 
 
@@ -115,3 +116,29 @@ def test_top_redraws_a_terminal_until_ctrl_c(cli: Cli) -> None:
     assert "working" in shown
     assert "there is no queue at" in shown
     assert "━" in shown
+
+
+def test_top_prints_once_to_a_terminal_that_cannot_redraw(cli: Cli) -> None:
+    with open_queue("enrich") as queue:
+        queue.push(AnyMessage(id="held"))
+        queue.poll()
+        terminal, process_end = pty.openpty()
+        command = [sys.executable, "-m", "holdfast.cli", "top", "enrich"]
+        env = {**os.environ, "COLUMNS": "140", "TERM": "dumb"}
+        assert subprocess.run(command, stdout=process_end, env=env, timeout=60).returncode == 0
+        os.close(process_end)
+        shown = os.read(terminal, 65536).decode()
+        os.close(terminal)
+    assert "held" in shown
+    assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize(("mode", "is_reported"), [(0o644, True), (0o600, False)])
+def test_a_token_file_that_others_can_read_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int, is_reported: bool
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("a-token-of-twenty-chars\n")
+    file.chmod(mode)
+    WebOptions(token_file=file).make_app(["enrich"])
+    assert ("run chmod 600" in capsys.readouterr().err) is is_reported

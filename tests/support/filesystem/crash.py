@@ -90,13 +90,24 @@ def run_in_child(play: Play, hangs_after_seconds: float = 60.0) -> Ending:
     if pid == 0:
         os.close(out)
         end_with_parent()
-        _be_the_child(play, into)
+        be_the_child(play, into)
     os.close(into)
+    output, ended = listen(out, pid, hangs_after_seconds)
+    _, status = os.waitpid(pid, 0)
+    return read_ending(status, output, ended)
+
+
+def listen(out: int, pid: int, seconds: float) -> tuple[str, bool]:
+    """Return the child's output, and whether it ended; kill a child that is silent too long."""
     with os.fdopen(out, "rb", buffering=0) as pipe:
-        output, ended = _listen(pipe, hangs_after_seconds)
+        output, ended = _read_all(pipe, seconds)
     if not ended:
         os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
+    return output, ended
+
+
+def read_ending(status: int, output: str, ended: bool) -> Ending:
+    """Return how the child ended, or fail the calling test if it raised or was silent."""
     assert ended, f"the child hangs; its output is {output!r}"
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return Ending(True, output)
@@ -110,7 +121,7 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _listen(pipe: FileIO, seconds: float) -> tuple[str, bool]:
+def _read_all(pipe: FileIO, seconds: float) -> tuple[str, bool]:
     """Read until the child's end of the pipe is closed, because it ended or was killed."""
     output = b""
     waiting = select.poll()
@@ -122,7 +133,7 @@ def _listen(pipe: FileIO, seconds: float) -> tuple[str, bool]:
     return output.decode(), False
 
 
-def _be_the_child(play: Play, into: int) -> None:
+def be_the_child(play: Play, into: int) -> None:
     status = 1
     try:
         play(lambda word: _write(into, word))

@@ -1,13 +1,16 @@
 """One scenario for each verb of the SQLite queue, and the workers that come afterwards."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from holdfast.core.queue.message import get_lease
 from holdfast.testing import ManualClock
+from support.filesystem.crash import Ending, die
+from support.filesystem.fork_server import run_in_small_child
 from support.filesystem.queue_folder import LEASE, make_message
 from support.filesystem.scenarios import (
     ABSENT,
@@ -20,6 +23,7 @@ from support.filesystem.scenarios import (
     used_up,
 )
 from support.sqlite.queue_file import Queue, QueueFile, find_faults
+from support.sqlite.statements import StatementCounter
 
 LATER_SECONDS = 2_000.0  # past every lease and delay of the scenarios
 MANY_ATTEMPTS = 10
@@ -98,6 +102,15 @@ class Site:
         shutil.copytree(self.folder, folder, ignore=shutil.ignore_patterns(*ignored))
         return Site(folder, self.scenario)
 
+    def play(self, kill_at: int) -> Ending:
+        """Prepare, then act until killed before that statement; report if it returned."""
+        return run_in_small_child(partial(_play, self.folder, self.scenario.name, kill_at))
+
+    def crash_recovery(self, kill_at: int) -> bool:
+        """Return whether the recovery was killed, and did not finish before that statement."""
+        play = partial(_recover, self.folder, self.scenario.name, kill_at)
+        return run_in_small_child(play).killed
+
     def recover(self, clock: ManualClock) -> Queue:
         queue = self.ground(clock).queue()
         for _ in range(2):
@@ -121,3 +134,29 @@ class Site:
         assert queue.stats().leased == 0
         for message_id, fates in allowed.items():
             assert self.fate(message_id, queue) in fates
+
+
+# What a child runs gets the name of a scenario, because a scenario cannot be pickled.
+
+
+def _play(folder: Path, name: str, kill_at: int, say: Callable[[str], None]) -> None:
+    site, statements = Site(folder, _find_scenario(name)), StatementCounter(kill_at)
+    ground = site.ground(ManualClock())
+    queue = ground.queue()
+    prepared = site.scenario.prepare(ground, queue)
+    statements.armed = True
+    site.scenario.act(queue, prepared)
+    statements.armed = False
+    say("returned")
+    die()
+
+
+def _recover(folder: Path, name: str, kill_at: int, say: Callable[[str], None]) -> None:
+    statements = StatementCounter(kill_at)
+    statements.armed = True  # opening the file is part of the recovery
+    Site(folder, _find_scenario(name)).recover(later())
+
+
+def _find_scenario(name: str) -> Scenario:
+    [scenario] = [scenario for scenario in ALL if scenario.name == name]
+    return scenario

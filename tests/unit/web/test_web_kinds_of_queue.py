@@ -1,14 +1,17 @@
 """The console on queues that can tell less, and on a file queue."""
 
+import re
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from starlette.testclient import TestClient
 
 from holdfast import AnyMessage, SQSQueue, open_queue
-from holdfast.core.queue.manager import QueueManager
+from holdfast.core.queue.manager import QueueManager, QueueStats
 from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
 from holdfast.web import web_app
+from support.waiting import wait_until
 from support.web.pages import read_page
 
 HOST = "http://127.0.0.1"
@@ -96,3 +99,30 @@ def test_a_handler_s_progress_is_shown_with_its_lease(tmp_path: Path) -> None:
         assert page.count("beat <time") == 1
         assert page.count(">unknown</span>") == 1
         assert "25 %" in client.get("/queues/default/message?id=beats").text
+
+
+class UncountedQueue(MemoryQueue[AnyMessage]):
+    """A queue whose counts take longer than a page waits."""
+
+    def __init__(self) -> None:
+        super().__init__(name="slow")
+        self.may_count = Event()
+
+    def stats(self) -> QueueStats:
+        self.may_count.wait(30)
+        return super().stats()
+
+
+def test_dead_letters_that_are_not_counted_yet_are_not_called_new() -> None:
+    queue = UncountedQueue()
+    fail_two(queue)
+    client = open_console(queue)
+    try:
+        page = client.get("/queues/slow/dead").text
+        [seen] = re.findall(r'data-live="\?seen=(\w*)"', page)
+        assert seen == "None"  # and not the length of the list
+    finally:
+        queue.may_count.set()
+    wait_until(lambda: '<span class="num">2</span>' in client.get("/queues/slow/dead").text)
+    assert "new: show" not in client.get(f"/queues/slow/dead?part=1&seen={seen}").text
+    assert "1 new: show" in client.get("/queues/slow/dead?part=1&seen=1").text

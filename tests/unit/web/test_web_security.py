@@ -101,8 +101,17 @@ def test_the_token_is_exchanged_for_a_cookie(queue: Any) -> None:
 @pytest.mark.parametrize("cookie", ["x", "x.y", ".", "WyJhIiwgIiIsIDBd.00", "é"])
 def test_a_forged_cookie_is_ignored(queue: Any, cookie: str) -> None:
     client = open_console(queue, token=TOKEN)
-    header = f"holdfast_console={cookie}".encode()
+    header = f"holdfast_console_80={cookie}".encode()
     assert client.get("/", headers={"Cookie": header}).status_code == 303
+
+
+def test_consoles_on_two_ports_have_cookies_of_their_own(queue: Any) -> None:
+    names = set()
+    for port in (8765, 8766):
+        address = f"{HOST}:{port}"
+        cookie = TestClient(web_app([queue]), base_url=address).get("/").headers["set-cookie"]
+        names.add(cookie.partition("=")[0])
+    assert names == {"holdfast_console_8765", "holdfast_console_8766"}
 
 
 def test_a_cookie_of_another_token_is_ignored(queue: Any) -> None:

@@ -13,10 +13,9 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
-from threading import RLock
 from typing import Any
 
-from holdfast.adapters.observe.measurements import Measurements
+from holdfast.adapters.observe.measurements import Measurements, Readings
 from holdfast.adapters.observe.metric import Labels, Metric, MetricKind
 from holdfast.adapters.observe.metric_table import HELD, METRICS, REDELIVERY
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -38,7 +37,7 @@ def _write_to_stdout(text: str) -> None:
     sys.stdout.flush()
 
 
-class EmfWriter:
+class EmfWriter(Measurements):
     """A subscriber that writes the metrics of the events since its last lines.
 
     Raises ConfigError if CloudWatch would not accept the namespace. `write` gets whole lines.
@@ -57,31 +56,33 @@ class EmfWriter:
                 "a CloudWatch namespace has up to 255 letters, digits and . - _ / # : and does "
                 f"not begin with AWS/; got {namespace!r}"
             )
+        super().__init__(clock, Readings)
         self._namespace = namespace
         self._interval_seconds = interval_seconds
         self._write = write
-        self._clock = clock
-        self._lock = RLock()  # reading counters may collect readings that were pending
-        self._collected: dict[tuple[Labels, Labels], Values] = {}
-        self._measurements = Measurements(clock, self._collect)
-        self._written: dict[tuple[Metric, Labels], float] = {}  # totals of counters
         self._flush_at = clock.monotonic() + interval_seconds
-        self._is_full = False
 
     def __call__(self, event: Event) -> None:
-        self._measurements(event)
-        is_due = self._is_full or self._clock.monotonic() >= self._flush_at
-        if is_due or isinstance(event, WorkerStopped):
+        super().__call__(event)
+        if self._clock.monotonic() >= self._flush_at or isinstance(event, WorkerStopped):
             self.flush()
+
+    def after_counting(self) -> None:
+        """Write the lines if one of them is full."""
+        if self.has_readings(MAX_VALUES):
+            self._write_lines()
 
     def flush(self) -> None:
         """Write what was collected since the last call. Writes nothing if that is nothing."""
-        self._measurements.count_pending()
-        with self._lock:
-            collected, self._collected = self._collected, {}
-            self._add_counters(collected)
-            self._flush_at = self._clock.monotonic() + self._interval_seconds
-            self._is_full = False
+        self.count_pending()
+        self._write_lines()
+
+    def _write_lines(self) -> None:
+        self._flush_at = self._clock.monotonic() + self._interval_seconds
+        collected: dict[tuple[Labels, Labels], Values] = {}
+        for metric, labels, value in self.take(METRICS):
+            if value or metric.kind is MetricKind.GAUGE:
+                collected.setdefault((metric.labels, labels), {})[metric] = value
         if collected:
             self._add_leases(collected)
             timestamp = int(self._clock.time() * 1000)
@@ -92,29 +93,9 @@ class EmfWriter:
             ]
             self._write("".join(f"{line}\n" for line in lines))
 
-    def _collect(self, metric: Metric, labels: Labels, value: float) -> None:
-        with self._lock:
-            values = self._collected.setdefault((metric.labels, labels), {})
-            if metric.kind is MetricKind.GAUGE:
-                values[metric] = value
-                return
-            readings = values.setdefault(metric, [])
-            assert isinstance(readings, list)
-            readings.append(value)
-            self._is_full |= len(readings) >= MAX_VALUES
-
-    def _add_counters(self, collected: dict[tuple[Labels, Labels], Values]) -> None:
-        """Add what each counter rose by since the last lines."""
-        for metric in METRICS:
-            if metric.kind is MetricKind.COUNTER:
-                for labels, total in self._measurements.read_numbers(metric):
-                    if rise := total - self._written.get((metric, labels), 0.0):
-                        self._written[metric, labels] = total
-                        collected.setdefault((metric.labels, labels), {})[metric] = rise
-
     def _add_leases(self, collected: dict[tuple[Labels, Labels], Values]) -> None:
         for metric in (HELD, REDELIVERY):
-            for labels, number in self._measurements.read_numbers(metric):
+            for labels, number in self.read_numbers(metric):
                 collected.setdefault((metric.labels, labels), {})[metric] = number
 
     def _format_line(

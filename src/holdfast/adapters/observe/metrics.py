@@ -5,7 +5,7 @@ from itertools import accumulate
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from holdfast.adapters.observe.measurements import Distribution, Measurements
+from holdfast.adapters.observe.measurements import Measurements
 from holdfast.adapters.observe.metric import Metric, MetricKind
 from holdfast.adapters.observe.metric_table import METRICS
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -60,15 +60,15 @@ class Metrics(Measurements):
         family = self._client.core.HistogramMetricFamily(
             metric.prometheus_name, metric.text, labels=metric.labels
         )
-        for labels, kept in self.read_distributions(metric):
-            family.add_metric(labels, _list_buckets(metric, kept), kept.sum)
+        for labels, counts, total in self.read_distributions(metric):
+            family.add_metric(labels, _list_buckets(metric, counts), total)
         return family
 
 
-def _list_buckets(metric: Metric, kept: Distribution) -> list[tuple[str, int]]:
+def _list_buckets(metric: Metric, counts: list[int]) -> list[tuple[str, int]]:
     """Return the upper limit of each bucket, with the number of readings up to it."""
     limits = [*(str(float(limit)) for limit in metric.buckets), "+Inf"]
-    return list(zip(limits, accumulate(kept.counts), strict=True))
+    return list(zip(limits, accumulate(counts), strict=True))
 
 
 class MetricsServer:

@@ -7,7 +7,7 @@ and without one they go nowhere.
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast.adapters.observe.measurements import Measurements
+from holdfast.adapters.observe.measurements import HISTOGRAMS, Measurements, Readings
 from holdfast.adapters.observe.metric import Labels, Metric, MetricKind
 from holdfast.adapters.observe.metric_table import METRICS
 from holdfast.adapters.observe.otel_api import metrics
@@ -25,7 +25,7 @@ class OpenTelemetryMetrics(Measurements):
     def __init__(
         self, provider: metrics.MeterProvider | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        super().__init__(clock, self._record)
+        super().__init__(clock, Readings)
         meter = (provider or metrics.get_meter_provider()).get_meter("holdfast")
         self._histograms: dict[Metric, Any] = {}
         for metric in METRICS:
@@ -52,9 +52,12 @@ class OpenTelemetryMetrics(Measurements):
 
         return observe
 
-    def _record(self, metric: Metric, labels: Labels, value: float) -> None:
-        if (histogram := self._histograms.get(metric)) is not None:
-            histogram.record(value, _name_labels(metric, labels))
+    def after_counting(self) -> None:
+        """Record the readings of histograms, because they cannot be collected by a callback."""
+        for metric, labels, readings in self.take(HISTOGRAMS):
+            record, attributes = self._histograms[metric].record, _name_labels(metric, labels)
+            for value in readings:
+                record(value, attributes)
 
 
 def _name_labels(metric: Metric, labels: Labels) -> dict[str, str]:

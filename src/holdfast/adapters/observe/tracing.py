@@ -8,7 +8,7 @@ They follow the semantic conventions for messaging:
     create <queue>       producer   each message of push_many, likewise
     send <queue>         client     push_many, with links to these
     receive <queue>      client     poll, with links to the messages that it brought
-    process <queue>      consumer   one attempt; it is current in the handler
+    process <queue>      consumer   one attempt, child of receive; it is current in the handler
     ack <queue>, …       client     settle: ack, nack, release or dead_letter; child of process
     task                 internal   one task of a job, with a link to the attempt at the job
     callback             client     the callback of a job, child of the attempt at the job
@@ -19,9 +19,10 @@ Only the API is used. An application without a tracer provider records nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
+from threading import Event as StopEvent
 from typing import Any
 
 from holdfast.adapters.observe.otel_api import TraceContextTextMapPropagator, trace
@@ -30,68 +31,103 @@ from holdfast.conversations import events as cv
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Event
 from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import QueueMessage, attach_headers, get_headers, get_lease
+from holdfast.core.queue.message import (
+    QueueMessage,
+    attach_headers,
+    attach_trace,
+    get_headers,
+    get_lease,
+    get_trace,
+)
 from holdfast.core.tracing import NoteOutcome
 from holdfast.core.worker.outcome import Reject, Retry
 from holdfast.jobs import events as jv
 
 _SETTLE_VERBS = ("ack", "nack", "release", "dead_letter")
+_OPERATIONS = {name: name for name in ("send", "create", "receive", "process")}
+_OPERATIONS |= dict.fromkeys(_SETTLE_VERBS, "settle")
 _MAX_JOBS = 1000  # whose context is kept: a job that ends elsewhere is never removed
+
+_MAX_DRAWS = 64
+_MAX_DRAWN_NS = 100_000_000  # a sampler may decide otherwise later
 
 _propagator = TraceContextTextMapPropagator()
 
 Attributes = dict[str, str | int]
 
 
-class _ReceivedHeaders(dict[str, str]):
-    """The headers of a message that is being processed, with the span of the attempt."""
+class _Trace:
+    """A span and its context. A polled message has that of its poll, then of its attempt."""
 
-    __slots__ = ("span",)
-    span: trace.Span
-
-
-class _AttemptSpan:
-    """The span of one attempt, as a context manager: it is current inside the block."""
-
-    __slots__ = ("_span", "_token")
+    __slots__ = ("context", "is_recorded", "span")
 
     def __init__(self, span: trace.Span) -> None:
-        self._span = span
+        self.span = span
+        self.context = trace.set_span_in_context(span)
+        self.is_recorded = span.is_recording()
+
+
+class _CurrentSpan:
+    """Makes a span current inside a block and ends it. An exception is shown by its type."""
+
+    __slots__ = ("_token", "_trace")
+
+    def __init__(self, trace: _Trace) -> None:
+        self._trace = trace
 
     def __enter__(self) -> NoteOutcome:
-        self._token = context_api.attach(trace.set_span_in_context(self._span))
-        return self._note_outcome
+        self._token = context_api.attach(self._trace.context)
+        return self._note_outcome if self._trace.is_recorded else _ignore_outcome
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         context_api.detach(self._token)
-        self._span.end()
+        if self._trace.is_recorded:
+            if kind is not None:
+                _mark_error(self._trace.span, kind.__name__)
+            self._trace.span.end()
 
     def _note_outcome(self, outcome: object) -> None:
         """Mark a failed attempt. The text is Holdfast's own, or the name of a type."""
         if isinstance(outcome, Retry | Reject):
             error = outcome.exception
             kind = type(outcome if error is None else error).__name__
-            _mark_error(self._span, kind, outcome.log_reason)
+            _mark_error(self._trace.span, kind, outcome.log_reason)
+
+
+def _ignore_outcome(outcome: object) -> None:
+    """Note nothing, because the attempt is not recorded."""
 
 
 class QueueTracing:
     """Shows the calls of one queue, and the attempts at its messages, as spans.
 
-    What is not sampled must cost little, so links are added only to spans that record.
+    A poll and the attempts at what it brought are one trace. Whether it is sampled is decided
+    once, with the poll, so what is not sampled costs one call of the SDK per poll.
     """
 
     def __init__(
         self, queue: QueueManager[Any], tracer: trace.Tracer, parent: bool, clock: Clock
     ) -> None:
-        self._queue_name = queue.name
         self._tracer = tracer
         self._parent = parent
         self._clock = clock
+        self._drawn: list[_Trace] = []  # spans of later polls, which are not recorded
+        self._drawn_ns = 0
+        self._draws = 1
         self._is_sending: ContextVar[bool] = ContextVar("holdfast_is_sending", default=False)
-        self._attributes: Attributes = {
+        system: Attributes = {
             "messaging.system": queue.messaging_system,
             "messaging.destination.name": queue.name,
         }
+        self._names: dict[str, str] = {}
+        self._attributes: dict[str, Attributes] = {}
+        for operation, operation_type in _OPERATIONS.items():
+            self._names[operation] = f"{operation} {queue.name}"
+            self._attributes[operation] = {
+                **system,
+                "messaging.operation.name": operation,
+                "messaging.operation.type": operation_type,
+            }
 
     def install(self, queue: QueueManager[Any]) -> None:
         """Replace methods of this queue, so that an untraced queue has no hook at all."""
@@ -99,27 +135,35 @@ class QueueTracing:
         wrappers: dict[str, Callable[..., Any]] = {
             "_push": partial(self._send_one, queue._push),
             "push_many": partial(self._send_many, queue.push_many),
-            "poll": partial(self._receive, queue.poll),
+            "poll": self._wrap_poll(queue.poll),
         }
         for verb in _SETTLE_VERBS:
-            wrappers[verb] = partial(self._settle, verb, getattr(queue, verb))
+            wrappers[verb] = self._wrap_settle(verb, getattr(queue, verb))
         for name, wrapper in wrappers.items():
             setattr(queue, name, wrapper)
+
+    def _start(
+        self,
+        operation: str,
+        kind: trace.SpanKind,
+        message_id: str | None = None,
+        **options: Any,
+    ) -> trace.Span:
+        attributes = self._attributes[operation]
+        if message_id is not None:
+            attributes = {**attributes, "messaging.message.id": message_id}
+        return self._tracer.start_span(
+            self._names[operation], kind=kind, attributes=attributes, **options
+        )
 
     # -- producing
 
     def _send_one(
         self, push: Callable[..., str], message: QueueMessage, delay_seconds: float
     ) -> str:
-        with (
-            self._mark_sending(),
-            self._tracer.start_as_current_span(
-                f"send {self._queue_name}",
-                kind=trace.SpanKind.PRODUCER,
-                attributes=self._describe("send", "send", message.id),
-            ),
-        ):
-            self._inject(message, trace.get_current_span())
+        span = self._start("send", trace.SpanKind.PRODUCER, message.id)
+        with self._mark_sending(), _CurrentSpan(_Trace(span)):
+            self._inject(message, span)
             return push(message, delay_seconds)
 
     def _send_many(
@@ -133,17 +177,9 @@ class QueueTracing:
             return push_many(messages, delay_seconds=delay_seconds)
         messages = list(messages)
         links = [trace.Link(self._create(message)) for message in messages]
-        attributes = self._describe("send", "send")
-        attributes["messaging.batch.message_count"] = len(messages)
-        with (
-            self._mark_sending(),
-            self._tracer.start_as_current_span(
-                f"send {self._queue_name}",
-                kind=trace.SpanKind.CLIENT,
-                attributes=attributes,
-                links=links,
-            ),
-        ):
+        span = self._start("send", trace.SpanKind.CLIENT, links=links)
+        span.set_attribute("messaging.batch.message_count", len(messages))
+        with self._mark_sending(), _CurrentSpan(_Trace(span)):
             return push_many(messages, delay_seconds=delay_seconds)
 
     @contextmanager
@@ -155,11 +191,7 @@ class QueueTracing:
             self._is_sending.reset(token)
 
     def _create(self, message: QueueMessage) -> trace.SpanContext:
-        span = self._tracer.start_span(
-            f"create {self._queue_name}",
-            kind=trace.SpanKind.PRODUCER,
-            attributes=self._describe("create", "create", message.id),
-        )
+        span = self._start("create", trace.SpanKind.PRODUCER, message.id)
         self._inject(message, span)
         span.end()
         return span.get_span_context()
@@ -178,73 +210,88 @@ class QueueTracing:
 
     # -- consuming
 
-    def _receive(self, poll: Callable[..., list[Any]], *args: Any, **named: Any) -> list[Any]:
-        """Poll, and show what came. An empty poll has no span, because idle workers poll."""
-        started_ns = _read_ns(self._clock)
-        messages = poll(*args, **named)
-        if messages:
-            attributes = self._describe("receive", "receive")
-            attributes["messaging.batch.message_count"] = len(messages)
-            span = self._tracer.start_span(
-                f"receive {self._queue_name}",
-                kind=trace.SpanKind.CLIENT,
-                attributes=attributes,
-                start_time=started_ns,
-            )
-            if span.is_recording():
+    def _wrap_poll(self, poll: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        def receive(
+            batch_size: int = 1, *, wait_seconds: float = 0.0, stop: StopEvent | None = None
+        ) -> list[Any]:
+            """Poll, and show what came. Idle workers poll, so an empty poll has no span."""
+            started_ns = _read_ns(self._clock)
+            messages = poll(batch_size, wait_seconds=wait_seconds, stop=stop)
+            if messages:
+                received = self._show_poll(started_ns, messages)
                 for message in messages:
-                    _add_link(span, message)
-            span.end()
-        return messages
+                    attach_trace(message, received)
+            return messages
 
-    def processing(self, message: QueueMessage) -> _AttemptSpan:
-        """Return the span of one attempt, which is current inside the block."""
-        attributes = self._describe("process", "process", message.id)
-        attributes["holdfast.attempt"] = get_lease(message).attempt
-        headers = get_headers(message)
-        is_child = self._parent and headers is not None
-        span = self._tracer.start_span(
-            f"process {self._queue_name}",
-            context=_propagator.extract(headers or {}) if is_child else None,
-            kind=trace.SpanKind.CONSUMER,
-            attributes=attributes,
-        )
-        if not is_child and span.is_recording():
+        return receive
+
+    def _show_poll(self, started_ns: int, messages: list[Any]) -> _Trace:
+        """Return the span of a poll. If it records, the span is shown and ends now.
+
+        While the queue is busy, the sampler is asked for many polls at once, because that
+        takes half of the time. The first span that records is that of this poll. Those that
+        do not record are for later polls: they have no time, and nothing is shown of them.
+        """
+        # A poll inside a span of the application belongs to it, and later ones do not.
+        is_root = not context_api.get_current()
+        is_busy = is_root and started_ns < self._drawn_ns + _MAX_DRAWN_NS
+        if is_busy:
+            with suppress(IndexError):
+                return self._drawn.pop()
+        self._draws = min(2 * self._draws, _MAX_DRAWS) if is_busy else 1
+        drawn: list[_Trace] = []
+        for _ in range(self._draws):
+            span = self._start("receive", trace.SpanKind.CLIENT, start_time=started_ns)
+            drawn.append(_Trace(span))
+            if drawn[-1].is_recorded:
+                self._finish_poll(span, messages)
+                break
+        received = drawn.pop()
+        self._drawn, self._drawn_ns = drawn, started_ns
+        return received
+
+    def _finish_poll(self, span: trace.Span, messages: list[Any]) -> None:
+        span.set_attribute("messaging.batch.message_count", len(messages))
+        for message in messages:
             _add_link(span, message)
-        received = _ReceivedHeaders(headers or {})
-        received.span = span
-        attach_headers(message, received)
-        return _AttemptSpan(span)
+        span.end()
 
-    def _settle(
-        self,
-        verb: str,
-        settle: Callable[..., None],
-        message: QueueMessage,
-        *args: Any,
-        **named: Any,
-    ) -> None:
-        span: trace.Span | None = getattr(get_headers(message), "span", None)
-        if span is not None and not span.get_span_context().trace_flags.sampled:
-            settle(message, *args, **named)
-            return
-        with self._tracer.start_as_current_span(
-            f"{verb} {self._queue_name}",
-            context=None if span is None else trace.set_span_in_context(span),
-            kind=trace.SpanKind.CLIENT,
-            attributes=self._describe(verb, "settle", message.id),
-        ):
-            settle(message, *args, **named)
+    def processing(self, message: QueueMessage) -> _CurrentSpan:
+        """Return the span of one attempt, which is current inside the block.
 
-    def _describe(self, name: str, kind: str, message_id: str | None = None) -> Attributes:
-        attributes = {
-            **self._attributes,
-            "messaging.operation.name": name,
-            "messaging.operation.type": kind,
-        }
-        if message_id is not None:
-            attributes["messaging.message.id"] = message_id
-        return attributes
+        A message whose poll is not recorded keeps the span of the poll, so that the spans of
+        its handler are not recorded either.
+        """
+        received: _Trace | None = get_trace(message)
+        headers = get_headers(message) if self._parent else None
+        context = None
+        if headers is not None:
+            context = _propagator.extract(headers)
+        elif received is not None:
+            context = received.context
+            if not received.is_recorded:
+                return _CurrentSpan(received)
+        span = self._start("process", trace.SpanKind.CONSUMER, message.id, context=context)
+        attempt = _Trace(span)
+        if attempt.is_recorded:
+            span.set_attribute("holdfast.attempt", get_lease(message).attempt)
+            if headers is None:
+                _add_link(span, message)
+        attach_trace(message, attempt)
+        return _CurrentSpan(attempt)
+
+    def _wrap_settle(self, verb: str, settle: Callable[..., None]) -> Callable[..., None]:
+        def settle_traced(message: QueueMessage, *args: Any, **named: Any) -> None:
+            attempt: _Trace | None = get_trace(message)
+            if attempt is not None and not attempt.is_recorded:
+                settle(message, *args, **named)
+                return
+            context = None if attempt is None else attempt.context
+            span = self._start(verb, trace.SpanKind.CLIENT, message.id, context=context)
+            with _CurrentSpan(_Trace(span)):
+                settle(message, *args, **named)
+
+        return settle_traced
 
 
 class OpenTelemetryTracing:

@@ -14,7 +14,7 @@ from holdfast.core.queue.info import MessageInfo, MessagePage, MessageState
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.search import contains_text
 
-MAX_SCANNED = 10_000  # dead letters that are grouped by their reasons
+MAX_SCANNED = 5_000  # dead letters that are grouped by their reasons
 _PAGE = 200
 _BATCH = 500
 _MAX_SEARCHED = 100_000

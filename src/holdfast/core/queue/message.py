@@ -58,8 +58,8 @@ class QueueMessage(BaseModel):
 
     # The lease is stored in a slot, which pydantic does not serialise, copy or pickle. So a
     # message that went through JSON can never settle the work of another worker.
-    # The headers are beside the payload in the same way.
-    __slots__ = ("_headers", "_lease")
+    # The headers and the trace are beside the payload in the same way.
+    __slots__ = ("_headers", "_lease", "_trace")
 
     id: str = Field(default_factory=make_id, min_length=1, max_length=MAX_ID_LENGTH)
     schema_version: int = 1
@@ -179,6 +179,22 @@ def get_headers(message: QueueMessage) -> Headers | None:
     except AttributeError:
         return None
     return headers
+
+
+_trace_slot = QueueMessage.__dict__["_trace"]
+
+
+def get_trace(message: QueueMessage) -> Any:
+    """Return what tracing attached to a polled message, or None."""
+    try:
+        return _trace_slot.__get__(message)
+    except AttributeError:
+        return None
+
+
+def attach_trace(message: QueueMessage, trace: Any) -> None:
+    """Attach what tracing must know about a polled message. Only tracing uses it."""
+    _trace_slot.__set__(message, trace)
 
 
 def attach_headers(message: QueueMessage, headers: Headers) -> None:

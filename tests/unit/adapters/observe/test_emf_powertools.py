@@ -43,13 +43,13 @@ def test_the_metrics_of_powertools_and_ours_are_whole_lines_and_not_mixed(
 
     lines = capsys.readouterr().out.splitlines()
     blobs = [json.loads(line) for line in lines]  # every line is one object
-    theirs = [blob for blob in blobs if "service" in blob]
-    ours = [line for line, blob in zip(lines, blobs, strict=True) if "service" not in blob]
-    [handled] = [blob["handled"] for blob in theirs if "handled" in blob]
+    powertools_blobs = [blob for blob in blobs if "service" in blob]
+    own_lines = [line for line, blob in zip(lines, blobs, strict=True) if "service" not in blob]
+    [handled] = [blob["handled"] for blob in powertools_blobs if "handled" in blob]
     assert handled == [1.0] * 20
     values: dict[str, Any] = {}
-    for line in ours:
+    for line in own_lines:
         values |= get_values(check_line(line))
     assert values["attempts.total"] == 20
-    assert not any("attempts" in name for blob in theirs for name in blob)
+    assert not any("attempts" in name for blob in powertools_blobs for name in blob)
     assert "handled" not in values

@@ -136,6 +136,13 @@ def test_the_gauge_counts_down_to_the_redelivery_and_a_renewal_resets_it(shown: 
     assert shown("held", queue="q") == 0
 
 
+def test_a_renewal_that_is_reported_after_the_end_holds_nothing(shown: Shown) -> None:
+    shown.subscriber(ev.Claimed("q", "m", 1, 60.0))
+    shown.subscriber(ev.Completed("q", "m", 1, 1.0))
+    shown.subscriber(ev.LeaseRenewed("q", "m", 1, 0.0, 120.0))
+    assert shown("held", queue="q") == 0
+
+
 @pytest.mark.parametrize(
     ("answer", "late", "outcome", "reason"),
     [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, Sampler, SamplingResult
 
 from holdfast import Retry, Worker, open_queue
 from holdfast.adapters.aws.sqs import SQSQueue
@@ -19,6 +19,7 @@ from holdfast.jobs import events as jv
 from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs, SkippingClock
 from support.observe.traces import Traces, get_id, get_link_ids
 
+SAMPLED = trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(1))
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -80,7 +81,9 @@ def test_a_message_is_sent_received_processed_and_settled(
     assert received.name == f"receive {name}"
     assert received.kind is trace.SpanKind.CLIENT
     assert get_link_ids(received) == get_link_ids(processed) == [get_id(sent)]
-    assert processed.parent is None
+    assert received.parent is None
+    assert processed.parent is not None
+    assert processed.parent.span_id == get_id(received)[1]
     assert processed.kind is trace.SpanKind.CONSUMER
     assert dict(processed.attributes or {}) == {
         "messaging.system": system,
@@ -235,6 +238,101 @@ def test_what_is_not_sampled_is_neither_shown_nor_lost(parent: bool) -> None:
     work(queue)
     assert traces.take() == []
     assert queue.stats().completed == 1
+
+
+class Switch(Sampler):
+    """A sampler that records every nth trace, and nothing if n is 0."""
+
+    def __init__(self, every: int) -> None:
+        self.every, self.asked = every, 0
+
+    def should_sample(
+        self, parent_context: Any, trace_id: int, name: str, *args: Any, **named: Any
+    ) -> SamplingResult:
+        parent = trace.get_current_span(parent_context).get_span_context()
+        is_sampled = parent.trace_flags.sampled
+        if not parent.is_valid:
+            self.asked += 1
+            is_sampled = self.every > 0 and self.asked % self.every == 0
+        return SamplingResult(Decision.RECORD_AND_SAMPLE if is_sampled else Decision.DROP)
+
+    def get_description(self) -> str:
+        return "a test"
+
+
+def poll_and_ack(queue: QueueManager[Any]) -> trace.SpanContext:
+    """Return the context in which a handler of the next message would run."""
+    [message] = queue.poll()
+    assert queue.tracing is not None
+    with queue.tracing.processing(message):
+        context = trace.get_current_span().get_span_context()
+    queue.ack(message)
+    return context
+
+
+@pytest.mark.parametrize("every", [1, 7, 100])
+def test_a_busy_queue_is_sampled_as_often_as_the_sampler_says(every: int) -> None:
+    count = 700
+    sampler = Switch(every)
+    traces = Traces(sampler=sampler)
+    queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q")
+    queue.push_many([AnyMessage(id=f"m{number}") for number in range(count)])
+    traces.make().trace_queue(queue)
+    contexts = [poll_and_ack(queue) for _ in range(count)]
+    assert len({context.trace_id for context in contexts}) == count
+    recorded = [context for context in contexts if context.trace_flags.sampled]
+    # The sampler is asked for at most 64 polls in advance, and no answer is used twice.
+    assert count <= sampler.asked < count + 64
+    assert len(recorded) == sampler.asked // every
+    names = [span.name for span in traces.take()]
+    assert names == ["receive q", "process q", "ack q"] * len(recorded)
+
+
+def test_a_recorded_poll_is_shown_with_its_own_time_and_messages() -> None:
+    clock = ManualClock()
+    traces = Traces(sampler=Switch(3))
+    queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q")
+    traces.make(clock=clock).trace_queue(queue)
+    for number in range(30):
+        queue.push_many([AnyMessage(id=f"m{number}")])
+    traces.take()
+    for _ in range(30):
+        clock.advance(0.001)
+        polled_ns = int(clock.time() * 1e9)
+        [message] = queue.poll()
+        headers = get_headers(message)
+        for span in traces.take():
+            assert span.start_time == polled_ns
+            created = [] if headers is None else [headers["traceparent"].split("-")[2]]
+            assert [f"{span_id:016x}" for _, span_id in get_link_ids(span)] == created
+
+
+def test_a_decision_of_the_sampler_is_not_kept_for_long() -> None:
+    clock, sampler = ManualClock(), Switch(0)
+    traces = Traces(sampler=sampler)
+    queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q")
+    queue.push_many([AnyMessage() for _ in range(50)])
+    traces.make(clock=clock).trace_queue(queue)
+    for _ in range(20):
+        poll_and_ack(queue)
+    sampler.every = 1
+    clock.advance(0.1)
+    poll_and_ack(queue)
+    assert traces.names() == ["receive q", "process q", "ack q"]
+
+
+def test_a_poll_inside_a_span_belongs_to_it_also_on_a_busy_queue() -> None:
+    traces = Traces(sampler=Switch(100))
+    queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q")
+    queue.push_many([AnyMessage() for _ in range(50)])
+    traces.make().trace_queue(queue)
+    for _ in range(20):
+        poll_and_ack(queue)
+    with trace.use_span(trace.NonRecordingSpan(SAMPLED)):
+        context = poll_and_ack(queue)
+    assert context.trace_id == SAMPLED.trace_id
+    assert traces.names() == ["receive q", "process q", "ack q"]
+    assert poll_and_ack(queue).trace_id != SAMPLED.trace_id
 
 
 def test_a_queue_is_traced_once(traces: Traces) -> None:

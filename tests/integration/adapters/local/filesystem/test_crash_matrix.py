@@ -5,107 +5,19 @@ is in one place, all visible files are complete, dead letters have reasons, the 
 right, and a sweep leaves no residue.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from holdfast.testing.clock import ManualClock
 from support.filesystem import audit
-from support.filesystem.copies import copy_with_links
-from support.filesystem.crash import CrashingFs, Ending, die, run_in_child
-from support.filesystem.queue_folder import LEASE, Ground, Queue, make_clock, make_message
-from support.filesystem.scenarios import ABSENT, SCENARIOS, Fate, Scenario
+from support.filesystem.crash_site import LATER_SECONDS, Site, later
+from support.filesystem.queue_folder import Queue, make_message
+from support.filesystem.scenarios import SCENARIOS, Scenario
 
-LATER_SECONDS = 2_000.0  # past every lease and delay of the scenarios
-MANY_ATTEMPTS = 10
 ONE_IN = 2  # crashes of the recovery that are tried for each crash of the verb
 
 every_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
-
-
-def later() -> ManualClock:
-    clock = make_clock()
-    clock.advance(LATER_SECONDS)
-    return clock
-
-
-@dataclass
-class Site:
-    """One folder, its scenario, and the workers that come afterwards."""
-
-    folder: Path
-    scenario: Scenario
-    attempts: dict[str, int] = field(default_factory=dict)
-    checkpoints: dict[str, Any] = field(default_factory=dict)
-
-    def ground(self, clock: ManualClock) -> Ground:
-        options = self.scenario.options
-        return Ground(self.folder, clock, max_attempts=MANY_ATTEMPTS, **options)
-
-    def copy(self, folder: Path) -> "Site":
-        copy_with_links(self.folder, folder)
-        return Site(folder, self.scenario)
-
-    def play(self, kill_at: int | None, *, changes_only: bool = False) -> Ending:
-        """Prepare, then act until killed before that call; report when it reached the end."""
-        return run_in_child(lambda say: self._play(say, kill_at, changes_only))
-
-    def _play(
-        self, say: Callable[[str], None], kill_at: int | None, changes_only: bool
-    ) -> None:
-        ground = self.ground(make_clock())
-        fs = CrashingFs(ground.clock.time, kill_at, changes_only=changes_only)
-        queue = ground.queue(fs)
-        prepared = self.scenario.prepare(ground, queue)
-        fs.armed = True
-        self.scenario.act(queue, prepared)
-        fs.armed = False
-        say(str(fs.count))
-        die()
-
-    def crash_recovery(self, kill_at: int) -> bool:
-        """Return whether the recovery was killed, and did not finish before that call."""
-
-        def child(say: Callable[[str], None]) -> None:
-            clock = later()
-            fs = CrashingFs(clock.time, kill_at, changes_only=True)
-            queue = self.ground(clock).queue(fs)
-            fs.armed = True
-            self._work(queue, clock)
-
-        return run_in_child(child).killed
-
-    def recover(self, clock: ManualClock) -> Queue:
-        queue = self.ground(clock).queue()
-        self._work(queue, clock)
-        return queue
-
-    def _work(self, queue: Queue, clock: ManualClock) -> None:
-        for _ in range(3):
-            for message in queue.poll(10):
-                self.attempts[message.id] = message.attempts
-                self.checkpoints[message.id] = queue.load_checkpoint(message)
-                queue.ack(message)
-            clock.advance(LEASE + 1.0)  # a lease that has to be watched is taken over, too
-        queue.sweep(0)
-
-    def fate(self, message_id: str, queue: Queue) -> Fate:
-        views = queue.find(message_id) or [
-            view
-            for view in queue.dead_letters()
-            if view.id == view.key  # unreadable
-        ]
-        assert len(views) <= 1, f"{message_id!r} is there {len(views)} times"
-        if not views:
-            return ABSENT
-        return Fate(self.attempts.get(message_id), views[0].state.value)
-
-    def ends_in(self) -> dict[str, set[str | None]]:
-        before, after = self.scenario.before, self.scenario.after
-        return {i: {before[i].ends, after[i].ends} for i in after}
 
 
 def faults(site: Site, folder: Path) -> dict[str, list[str]]:
@@ -128,7 +40,7 @@ def check_dead_letters_can_come_back(site: Site, queue: Queue, clock: ManualCloc
     """Check that each dead letter can be redriven and is delivered, whatever was left."""
     dead = list(queue.dead_letters())
     assert queue.redrive() == len(dead)
-    site._work(queue, clock)
+    site.work(queue, clock)
     for view in dead:
         if view.id != view.key:  # readable
             assert [v.state.value for v in queue.find(view.id)] == ["completed"]

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from support.filesystem.foreign_files import (
     outside_of,
     snapshot,
 )
+from support.filesystem.fork_server import run_in_small_child
 from support.filesystem.queue_folder import (
     LEASE,
     MUCH_LATER,
@@ -205,9 +207,8 @@ def test_workers_go_on_among_litter_in(fast_path: Path, folder: str) -> None:
         ground = Ground(fast_path / str(number) / "root")
         outside = outside_of(fast_path / str(number))
         try:
-            run_in_child(
-                work_among_litter(ground, outside, folder, name, kind), HANGS_AFTER_SECONDS
-            )
+            play = partial(work_among_litter, ground.root, outside, folder, name, kind)
+            run_in_small_child(play, HANGS_AFTER_SECONDS)
         except AssertionError as error:
             why = [line for line in str(error).splitlines() if "Error" in line] or [str(error)]
             failures.append(f"{kind} called {name[:40]!r}: {why[-1]}")
@@ -216,23 +217,21 @@ def test_workers_go_on_among_litter_in(fast_path: Path, folder: str) -> None:
 
 
 def work_among_litter(
-    ground: Ground, outside: Path, folder: str, name: str, kind: str
-) -> Callable[[Callable[[str], None]], None]:
-    def play(say: Callable[[str], None]) -> None:
-        ground.queue().push(make_message("early"))
-        (ground.folder / folder).mkdir(exist_ok=True)
-        path = ground.folder / folder / name
-        path.unlink(missing_ok=True)
-        KINDS[kind](path, outside)
-        inode, outside_before = path.lstat().st_ino, snapshot(outside)
-        refuses = name.startswith(".turn")  # without the id lock, a producer must not push
-        with suppress(*[QueueUnavailable] * refuses):
-            all_verbs(ground)
-        assert snapshot(outside) == outside_before, "something outside was touched"
-        if not may_be_removed(folder, name):
-            check_litter(ground, inode)
-
-    return play
+    root: Path, outside: Path, folder: str, name: str, kind: str, say: Callable[[str], None]
+) -> None:
+    ground = Ground(root)
+    ground.queue().push(make_message("early"))
+    (ground.folder / folder).mkdir(exist_ok=True)
+    path = ground.folder / folder / name
+    path.unlink(missing_ok=True)
+    KINDS[kind](path, outside)
+    inode, outside_before = path.lstat().st_ino, snapshot(outside)
+    refuses = name.startswith(".turn")  # without the id lock, a producer must not push
+    with suppress(*[QueueUnavailable] * refuses):
+        all_verbs(ground)
+    assert snapshot(outside) == outside_before, "something outside was touched"
+    if not may_be_removed(folder, name):
+        check_litter(ground, inode)
 
 
 def all_verbs(ground: Ground) -> None:

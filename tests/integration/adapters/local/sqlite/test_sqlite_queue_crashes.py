@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast.testing import ManualClock
-from support.filesystem.crash import Ending, die, run_in_child
+from support.filesystem.crash import Ending, run_in_child
 from support.filesystem.queue_folder import make_message
 from support.filesystem.scenarios import Scenario
 from support.sqlite.queue_file import QueueFile, find_faults
@@ -30,34 +30,6 @@ WITHOUT_DEDUPE = [s for s in ALL if not s.options.get("dedupe")]
 every_scenario = pytest.mark.parametrize("scenario", ALL, ids=lambda s: s.name)
 
 
-def play(site: Site, kill_at: int) -> Ending:
-    """Prepare, then act until killed before that statement; report if it returned."""
-
-    def child(say: Callable[[str], None]) -> None:
-        statements = StatementCounter(kill_at)
-        ground = site.ground(ManualClock())
-        queue = ground.queue()
-        prepared = site.scenario.prepare(ground, queue)
-        statements.armed = True
-        site.scenario.act(queue, prepared)
-        statements.armed = False
-        say("returned")
-        die()
-
-    return run_in_child(child)
-
-
-def crash_recovery(site: Site, kill_at: int) -> bool:
-    """Return whether the recovery was killed, and did not finish before that statement."""
-
-    def child(say: Callable[[str], None]) -> None:
-        statements = StatementCounter(kill_at)
-        statements.armed = True  # opening the file is part of the recovery
-        site.recover(later())
-
-    return run_in_child(child).killed
-
-
 def kill_at_each_statement(folder: Path, scenario: Scenario) -> list[tuple[Site, str]]:
     """Return what each kill left, and the output of the verb if it had returned.
 
@@ -66,7 +38,7 @@ def kill_at_each_statement(folder: Path, scenario: Scenario) -> list[tuple[Site,
     killed: list[tuple[Site, str]] = []
     while not killed or not killed[-1][1]:
         site = Site(folder / f"{len(killed) + 1}", scenario)
-        killed.append((site, play(site, len(killed) + 1).output))
+        killed.append((site, site.play(len(killed) + 1).output))
     return killed
 
 
@@ -112,7 +84,7 @@ def test_a_kill_of_the_recovery_too_loses_nothing(fast_path: Path, scenario: Sce
         while is_killed:
             folder = fast_path / f"{number}-{again_at}"
             site = killed.copy(folder, index=bool(again_at % 2))
-            is_killed = crash_recovery(site, again_at)
+            is_killed = site.crash_recovery(again_at)
             clock = later()
             clock.advance(LATER_SECONDS)
             assert find_faults(site.ground(clock).path) == []

@@ -38,9 +38,17 @@ STATES = (
 )
 _NO_BEATS: Mapping[tuple[int, int], Row] = MappingProxyType({})
 _PAGE = 100  # messages per read, so that a slow reader keeps no transaction open
-_COUNT = """
-SELECT state, count(*) AS count, sum(at_ms <= ?2) AS past, min(at_ms) AS oldest
-FROM messages WHERE queue_no = ?1 GROUP BY state
+# Each count is of one range of an index, which takes a third of the time of GROUP BY.
+_IN_STATE = "FROM messages WHERE queue_no = ?1 AND state"
+_COUNT = f"""
+SELECT
+    (SELECT count(*) {_IN_STATE} = 0 AND at_ms <= ?2) AS ready,
+    (SELECT count(*) {_IN_STATE} = 0 AND at_ms > ?2) AS delayed,
+    (SELECT count(*) {_IN_STATE} = 1) AS leased,
+    (SELECT count(*) {_IN_STATE} = 1 AND at_ms <= ?2) AS expired,
+    (SELECT count(*) {_IN_STATE} = 2) AS completed,
+    (SELECT count(*) {_IN_STATE} = 3) AS failed,
+    (SELECT min(at_ms) {_IN_STATE} = 0) AS oldest_ms
 """
 _HAS_RESULTS = "SELECT 1 FROM sqlite_master WHERE name = 'results'"
 _RESULT = """
@@ -72,9 +80,12 @@ WHERE queue_no = ?1 AND (seen_ms >= ?2 OR worker_no IN (
 ORDER BY seen_ms DESC LIMIT ?3
 """
 _BEATS = "SELECT * FROM beats WHERE message_no IN (SELECT value FROM json_each(?))"
-_COMPLETED = """
-SELECT (at_ms - ?1) / 60000 AS minute, count(*) AS count FROM messages
-WHERE queue_no = ?2 AND state = 2 AND at_ms > ?1 AND at_ms < ?3 GROUP BY minute
+_COMPLETED = f"""
+WITH RECURSIVE minutes(since_ms) AS (
+    SELECT ?2 UNION ALL SELECT since_ms + 60000 FROM minutes WHERE since_ms + 60000 < ?3
+)
+SELECT (SELECT count(*) {_IN_STATE} = 2 AND at_ms > since_ms AND at_ms <= since_ms + 60000)
+    AS count FROM minutes
 """
 
 
@@ -106,18 +117,15 @@ def count_queues(path: Path, clock: Clock) -> dict[str, QueueStats]:
 
 def count_stats(database: Reader, queue_no: int, now_ms: int) -> QueueStats:
     """Count the messages in each state."""
-    rows = {row["state"]: row for row in database.query(_COUNT, (queue_no, now_ms))}
-    nothing = {"count": 0, "past": 0, "oldest": None}
-    pending, leased, completed, failed = (rows.get(state, nothing) for state in range(4))
-    is_ready = pending["past"] > 0
+    [row] = database.query(_COUNT, (queue_no, now_ms))
     return QueueStats(
-        ready=pending["past"],
-        delayed=pending["count"] - pending["past"],
-        leased=leased["count"],
-        expired=leased["past"],
-        completed=completed["count"],
-        failed=failed["count"],
-        oldest_ready_seconds=(now_ms - pending["oldest"]) / 1000 if is_ready else None,
+        ready=row["ready"],
+        delayed=row["delayed"],
+        leased=row["leased"],
+        expired=row["expired"],
+        completed=row["completed"],
+        failed=row["failed"],
+        oldest_ready_seconds=(now_ms - row["oldest_ms"]) / 1000 if row["ready"] else None,
     )
 
 
@@ -225,11 +233,8 @@ def list_workers(database: Database, queue_no: int, now_ms: int) -> list[QueueWo
 
 def count_completed(database: Database, queue_no: int, now_ms: int, minutes: int) -> list[int]:
     """Count the messages that were completed in each of the last minutes, oldest first."""
-    since_ms = now_ms - minutes * 60_000
-    counts = [0] * minutes
-    for row in database.query(_COMPLETED, (since_ms, queue_no, now_ms)):
-        counts[row["minute"]] = row["count"]
-    return counts
+    values = queue_no, now_ms - minutes * 60_000, now_ms
+    return [row["count"] for row in database.query(_COMPLETED, values)]
 
 
 def find(database: Database, queue_no: int, message_id: str) -> list[MessageInfo]:
@@ -374,6 +379,8 @@ def _make_holder(
 
 
 def _parse_body(body: bytes) -> dict[str, Any] | None:
+    if not body:  # it was not read, and an exception for each row would take half of the time
+        return None
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
