@@ -17,6 +17,7 @@ help:
 	@echo "             QUEUE=sqlite runs it on a queue in a SQLite file"
 	@echo "make test    all tests      make check   format, lint, types, contracts and tests"
 	@echo "make picture the demo's last screen as docs/images/demo.svg, for the README"
+	@echo "make screenshots   every view of the web console, to build/screenshots and docs/images"
 	@echo "make chaos   minutes of kills and freezes      make bench   figures beside the peers"
 
 $(BIN)/python:
@@ -118,7 +119,14 @@ $(VENV)/.ready-filesystems: | $(BIN)/python
 bench: $(VENV)/.ready-bench $(VENV)/.ready-servers $(VENV)/.ready-filesystems
 	$(BIN)/python -m bench
 
-screenshots: $(VENV)/.ready-dev $(VENV)/.ready-browser
+# The font of the screenshots. Without it they look as on a machine that has none.
+$(VENV)/.ready-fonts: | $(BIN)/python
+	@fc-list | grep -q Inter \
+	  || (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends fonts-inter) >/dev/null \
+	  || echo "fonts-inter could not be installed: the screenshots have another font"
+	@touch $@
+
+screenshots: $(VENV)/.ready-dev $(VENV)/.ready-browser $(VENV)/.ready-fonts
 	$(BIN)/python -m tools.screenshots
 
 clean:

@@ -1,23 +1,26 @@
-"""Write the screenshots of the web console to docs/images, from real queues and workers.
+"""Write screenshots of every view of the web console.
 
-Run by `make screenshots`, for the images of the documentation. With a folder as its argument it
-draws every view there, filled and empty, light and dark, wide and narrow.
+Run by `make screenshots`: filled and empty, light and dark, wide and narrow, to
+build/screenshots. Those that the documentation shows are then written to docs/images. With a
+word as its argument it writes only the views whose name contains it, and no others.
 """
 
-import signal
-import subprocess
+import logging
+import math
+import shutil
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
-from playwright.sync_api import Browser, sync_playwright
-
-from holdfast import AnyMessage, open_queue
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+from tools.example_console import TOKEN, TRACED, open_example
 
 ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "build" / "screenshots"
+DATA = Path("/tmp/holdfast-example")  # a page shows it
 IMAGES = ROOT / "docs" / "images"
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = [
@@ -29,139 +32,137 @@ FLAGS = [
     "--disable-sync",
     "--disable-quic",
 ]
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 SIZES = {"wide": (1280, 800), "phone": (390, 844)}
-HANDLER = """
-import time
-from holdfast import Reject
-def enrich(message, ctx):
-    number = int(message.id.rpartition("-")[2])
-    if number % 9 == 0:
-        return Reject(f"{message.id}.invalid cannot have a website")
-    if number % 7 == 0:
-        raise TimeoutError(f"{message.id}.example did not answer")
-    for step in range(40 if number % 5 == 0 else 1):
-        time.sleep(0.5)
-        ctx.beat(checkpoint={"page": step + 1})
-"""
-# The views of the documentation: file name, path, scheme and size.
-KEPT = [
-    ("web-queues", "/", "light", "wide"),
-    ("web-queue-dark", "/queues/enrich-db-enrich", "dark", "wide"),
-    ("web-dead", "/queues/enrich-db-enrich/dead", "light", "wide"),
-    ("web-phone", "/queues/enrich-db-enrich", "light", "phone"),
-]
+KEPT = ["queues", "queue", "message", "dead", "jobs", "conversation"]
+KEPT_ON_A_PHONE = "queue-light-phone"
+ENRICH = "/queues/enrich-db-enrich"
+# The views of a console with messages, jobs and conversations, and those of an empty one.
+FILLED = {
+    "queues": "/",
+    "queue": ENRICH,
+    "queue-file": "/queues/acme-thumbnails",
+    "queue-sqs": "/queues/sqs-invoices",
+    "queue-missing": "/queues/acme-missing",
+    "messages": f"{ENRICH}/messages?state=leased",
+    "message": f"{ENRICH}/message?id={TRACED}",
+    "message-body": f"{ENRICH}/message?id={TRACED}&body=1",
+    "dead": f"{ENRICH}/dead",
+    "dead-no-match": f"{ENRICH}/dead?text=nothing-has-this",
+    "jobs": "/jobs",
+    "job": "/jobs/job?id=april-invoices",
+    "conversations": "/conversations",
+    "parked": "/conversations/parked",
+    "not-found": "/queues/none",
+}
+EMPTY = {
+    "queue-empty": "/queues/acme-enrich",
+    "messages-empty": "/queues/acme-enrich/messages?state=completed",
+    "dead-empty": "/queues/acme-enrich/dead",
+    "jobs-empty": "/jobs",
+    "conversations-empty": "/conversations",
+    "parked-empty": "/conversations/parked",
+}
 
 
-@contextmanager
-def run(*command: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run a command of holdfast until the block ends."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", *command],
-        cwd=cwd,
-        stderr=subprocess.PIPE if command[0] == "web" else subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
+def open_views(page: Page, addresses: dict[str, str], wanted: str) -> Iterator[str]:
+    """Open one view after the other, and yield its name."""
+    for kind, views in (("filled", FILLED), ("empty", EMPTY)):
+        for name in (name for name in views if wanted in name):
+            page.goto(addresses[kind] + views[name])
+            if name == "message":
+                page.locator("summary").first.click()
+            yield name
+    if wanted in "login":
+        page.goto(addresses["login"])
+        yield "login"
+    if wanted in "conversation-batch-confirm":
+        yield from _follow(page, addresses["filled"])
 
 
-def fill(folder: Path) -> list[str]:
-    """Make queues with messages in every state, and return their URLs."""
-    (folder / "tasks.py").write_text(HANDLER)
-    urls = ["sqlite:enrich.db/enrich", "acme/thumbnails", "acme/reports", "acme/missing"]
-    with open_queue(f"sqlite:{folder}/enrich.db/enrich") as queue:
-        queue.push_many(
-            AnyMessage(id=f"company-{n}", domain=f"company-{n}.example") for n in range(1, 400)
-        )
-        queue.push(AnyMessage(id="later"), delay_seconds=3600)
-    with open_queue(f"{folder}/data/acme/thumbnails") as queue:
-        queue.push_many(AnyMessage(id=f"image-{n}") for n in range(1, 25))
-    with open_queue(f"{folder}/data/acme/reports"):
-        pass
-    return urls
+def _follow(page: Page, address: str) -> Iterator[str]:
+    """Click through to the views whose addresses are not known."""
+    page.goto(f"{address}{ENRICH}/dead")
+    page.get_by_role("button", name="Drop all").click()
+    yield "confirm"
+    page.goto(f"{address}/conversations")
+    page.locator("tbody th a").first.click()
+    yield "conversation-masked"
+    page.get_by_role("link", name="Show").click()
+    yield "conversation"
+    page.goto(f"{address}/conversations/parked")
+    page.locator("tbody th a").first.click()
+    yield "batch"
+    page.get_by_role("button", name="Drop").click()
+    yield "confirm-batch"
 
 
-def draw(browser: Browser, address: str, target: Path, scheme: str, size: str) -> None:
-    """Write one screenshot."""
-    width, height = SIZES[size]
-    page = browser.new_page(
-        color_scheme=scheme,  # type: ignore[arg-type]
-        viewport={"width": width, "height": height},
-    )
-    page.goto(address)
-    page.wait_for_timeout(1500)
-    page.screenshot(path=target, full_page=size == "phone")
-    page.close()
-    shrink(target)
+def draw(page: Page, name: str) -> None:
+    """Write the view that is open in both schemes and both sizes."""
+    for size, (width, height) in SIZES.items():
+        page.set_viewport_size({"width": width, "height": height})
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme)
+            page.evaluate("document.fonts.ready")
+            target = FOLDER / f"{name}-{scheme}-{size}.png"
+            page.screenshot(path=target, full_page=True, animations="disabled")
 
 
-def shrink(path: Path) -> None:
-    """Reduce the colours of an image, which has few."""
-    try:
-        from PIL import Image
-    except ImportError:
-        return
-    Image.open(path).convert("RGB").quantize(128).save(path, optimize=True)
+def shrink(source: Path, target: Path) -> None:
+    """Write an image with 256 colours: the most frequent, and those least like these."""
+    with Image.open(source) as file:
+        image = file.convert("RGB")
+    counts = sorted(image.getcolors(image.width * image.height) or [], reverse=True)
+    colours = [colour for _, colour in counts]
+    chosen = colours[:128]
+    nearest = {each: min(chosen, key=partial(math.dist, each)) for each in colours}
+    while len(chosen) < min(256, len(colours)):
+        new = max(colours, key=lambda each: math.dist(each, nearest[each]))
+        chosen.append(new)
+        for each, near in nearest.items():
+            if math.dist(each, new) < math.dist(each, near):
+                nearest[each] = new
+    numbers = {each: chosen.index(near) for each, near in nearest.items()}
+    small = Image.new("P", image.size)
+    small.putpalette([part for colour in chosen for part in colour])
+    small.putdata([numbers[pixel] for pixel in zip(*[iter(image.tobytes())] * 3, strict=True)])
+    small.save(target, optimize=True)
+
+
+def draw_all(browser: Browser, wanted: str) -> None:
+    """Fill the consoles, and draw their views."""
+    shutil.rmtree(DATA, ignore_errors=True)
+    with (
+        open_example(DATA / "filled") as filled,
+        open_example(DATA / "empty") as empty,
+        open_example(DATA / "login") as locked,
+    ):
+        addresses = {
+            "filled": filled.serve(allow_actions=True),
+            "empty": empty.serve_empty(allow_actions=True),
+            "login": locked.serve_empty(token=TOKEN),
+        }
+        page = browser.new_page()
+        for view in open_views(page, addresses, wanted):
+            page.locator(".loading").first.wait_for(state="detached")
+            draw(page, view)
+    shutil.rmtree(DATA)
 
 
 def main() -> None:
-    """Write the screenshots of the documentation, or all of them to a folder."""
-    everything = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
-        folder = Path(name)
-        urls = fill(folder)
-        work = ["--concurrency=3", "--lease=20", "--max-attempts=2"]
-        with (
-            run("work", urls[0], "tasks:enrich", *work, cwd=folder),
-            run("work", urls[0], "tasks:enrich", *work, cwd=folder) as victim,
-            run("web", *urls, "--port=0", "--allow-actions", cwd=folder) as console,
-        ):
-            assert console.stderr is not None
-            address = console.stderr.readline().split()[4].rstrip("/")
-            time.sleep(30)
-            victim.kill()
-            time.sleep(12)
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-            if everything is None:
-                IMAGES.mkdir(exist_ok=True)
-                for target, path, scheme, size in KEPT:
-                    draw(browser, address + path, IMAGES / f"{target}.png", scheme, size)
-            else:
-                draw_everything(browser, address, everything)
-            browser.close()
-
-
-def draw_everything(browser: Browser, address: str, folder: Path) -> None:
-    """Draw every view in both schemes and both sizes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    filled = "/queues/enrich-db-enrich"
-    views = {
-        "queues": "/",
-        "queue": filled,
-        "queue-empty": "/queues/acme-reports",
-        "queue-error": "/queues/acme-missing",
-        "messages": f"{filled}/messages?state=leased",
-        "message": f"{filled}/message?id=company-7&body=1",
-        "dead": f"{filled}/dead",
-        "dead-empty": "/queues/acme-reports/dead",
-        "not-found": "/queues/none",
-    }
-    for name, path in views.items():
-        for scheme in ("light", "dark"):
-            for size in SIZES:
-                draw(
-                    browser,
-                    address + path,
-                    folder / f"{name}-{scheme}-{size}.png",
-                    scheme,
-                    size,
-                )
+    """Draw the views, and write those of the documentation."""
+    logging.disable(logging.WARNING)
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        draw_all(browser, wanted)
+        browser.close()
+    if not wanted:
+        kept = [f"{name}-{scheme}-wide" for name in KEPT for scheme in SCHEMES]
+        for name in [*kept, KEPT_ON_A_PHONE]:
+            target = name.removesuffix("-wide")
+            shrink(FOLDER / f"{name}.png", IMAGES / f"web-{target}.png")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """`holdfast web`: serve the console, to this machine only unless a token protects it."""
 
+import os
 import socket
 import stat
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from holdfast.cli.arguments import QUEUE_HELP, resolve_queue
 from holdfast.cli.console import info
 from holdfast.cli.errors import UsageError
 from holdfast.cli.export.options import find_store_in_folder
+from holdfast.config.variables import QUEUE_VARIABLE
 from holdfast.core.errors import ConfigError
 from holdfast.core.urls import QUEUES, STORES, parse_url
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 Queues = Annotated[list[str] | None, typer.Argument(metavar="QUEUE...", help=QUEUE_HELP)]
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_CLOSE_SECONDS = 1  # for streams of open pages, which never end by themselves
+_CLOSE_SECONDS = 5  # for streams of open pages, which end within a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +146,8 @@ class WebOptions:
 
 
 def web(queues: Queues = None, *, options: WebOptions) -> None:
-    """Show queues, leases, workers and dead letters in a browser."""
-    urls = queues or [resolve_queue()]
+    """Show queues, jobs and conversations in a browser."""
+    urls = queues or _find_default_queues(options)
     for url in urls:
         parse_url(url, QUEUES)  # a mistyped URL is reported now and not by a page
     if options.chat is not None:
@@ -155,6 +157,13 @@ def web(queues: Queues = None, *, options: WebOptions) -> None:
         mode = "with actions" if options.allow_actions else "read-only"
         info(f"the console is at {options.format_url(listener)} ({mode}; Ctrl-C ends it)")
         serve(app, listener)
+
+
+def _find_default_queues(options: WebOptions) -> list[str]:
+    """Return the queue of the environment, or none if a store is shown without a queue."""
+    if not os.environ.get(QUEUE_VARIABLE) and (options.jobs or options.chat):
+        return []
+    return [resolve_queue()]
 
 
 def serve(app: "Starlette", listener: socket.socket) -> None:
@@ -173,4 +182,10 @@ def serve(app: "Starlette", listener: socket.socket) -> None:
         timeout_graceful_shutdown=_CLOSE_SECONDS,
         ws="none",
     )
-    uvicorn.Server(config).run(sockets=[listener])
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.state.console.is_closing = True
+            await super().shutdown(sockets)
+
+    Server(config).run(sockets=[listener])

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -135,7 +135,7 @@ def _make_routes(
         endpoint = actions.make_endpoint(action, changes=changes)
         return Route(path, endpoint, methods=["POST"])
 
-    more = []
+    more: list[Route] = []
     if jobs is not None:
         more += [show("/jobs", jobs.show_jobs), show("/jobs/job", jobs.show_job)]
     if chat is not None:
@@ -149,9 +149,11 @@ def _make_routes(
             act("/conversations/conversation", decisions.assign),
             act("/conversations/batch", decisions.decide),
         ]
+    has_queues = bool(console.queues) or not more
+    home = show("/", pages.show_queues) if has_queues else _redirect("/", more[0].path)
     return [
         *more,
-        show("/", pages.show_queues),
+        home,
         show("/queues/{slug}", pages.show_queue),
         show("/queues/{slug}/messages", pages.show_messages),
         show("/queues/{slug}/message", pages.show_message),
@@ -162,6 +164,13 @@ def _make_routes(
         Route("/login", actions.log_in, methods=["POST"]),
         Mount("/static", StaticFiles(directory=_STATIC), name="static"),
     ]
+
+
+def _redirect(path: str, target: str) -> Route:
+    async def redirect(request: Request) -> Response:
+        return RedirectResponse(f"{request.scope.get('root_path', '')}{target}")
+
+    return Route(path, redirect, methods=["GET"])
 
 
 def _make_error_handler(renderer: Renderer) -> Any:

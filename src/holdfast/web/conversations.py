@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 PAGE_ROWS = 50
 MAX_WAITING = 1000  # that are counted
+MAX_PARKED = 1000  # that are counted, and searched for those of a conversation
 MAX_TEXT_CHARACTERS = 4_000  # of one text
 SEARCH_SECONDS = 2.0
 _MAX_KNOWN = 10_000
@@ -245,7 +246,7 @@ class ConversationPages:
 
     def _read_parked(self) -> ParkedList:
         try:
-            return read_parked(self.chat.get().store)
+            return read_parked(self.chat.get().store, PAGE_ROWS)
         except (HoldfastError, OSError) as error:
             return ParkedList(problem=str(error))
 
@@ -272,11 +273,11 @@ def _read_list(store: ConversationStore) -> ConversationList:
         len(waiting),
         tuple(ConversationRow(each.key, each) for each in recent),
         len(changed) > PAGE_ROWS,
-        read_parked(store),
+        read_parked(store, MAX_PARKED),
     )
 
 
-def read_parked(store: ConversationStore) -> ParkedList:
-    """Return a page of parked batches. Raises HoldfastError."""
-    batches = list(islice(store.parked(), PAGE_ROWS + 1))
-    return ParkedList(tuple(batches[:PAGE_ROWS]), len(batches) > PAGE_ROWS)
+def read_parked(store: ConversationStore, limit: int) -> ParkedList:
+    """Return the first parked batches. Raises HoldfastError."""
+    batches = list(islice(store.parked(), limit + 1))
+    return ParkedList(tuple(batches[:limit]), len(batches) > limit)

@@ -68,7 +68,7 @@ class LivePages:
 
     async def _send(self, request: Request, view: View) -> AsyncIterator[str]:
         last, quiet_seconds, pause_seconds = "", 0.0, _FIRST_PAUSE_SECONDS
-        while not await request.is_disconnected():
+        while not (request.app.state.console.is_closing or await request.is_disconnected()):
             try:
                 part = await run_in_threadpool(self._render, request, view)
             except HTTPException:  # what the page showed is gone

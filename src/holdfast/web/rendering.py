@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -34,17 +35,37 @@ _MACROS = (
     "chat_table",
     "chat_text",
     "crumbs",
+    "completed_chart",
+    "depth_chart",
     "filter_fields",
     "form_token_field",
-    "hour_chart",
     "job_bar",
     "job_pill",
     "lease_meter",
     "problem_box",
     "reply_state",
+    "texts_button",
     "window_state",
 )
 CHART_WIDTH, CHART_HEIGHT = 240, 40
+
+
+class CompiledTemplates(BytecodeCache):
+    """The code of the templates, which all consoles of a process share."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[str, str], Any] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        """Give a bucket the code that was compiled before, if there is any."""
+        bucket.code = self._codes.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Keep the code of a bucket."""
+        self._codes[bucket.key, bucket.checksum] = bucket.code
+
+
+_COMPILED = CompiledTemplates()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +92,15 @@ class Renderer:
 
     def __init__(self, console: Console, *, has_jobs: bool, has_chat: bool) -> None:
         self._console = console
-        self._env = Environment(
+        self.env = Environment(
             loader=PackageLoader("holdfast.web"),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
+            bytecode_cache=_COMPILED,
         )
-        self._env.filters |= {
+        self.env.filters |= {
             "ago": self._format_ago,
             "bytes": format_bytes,
             "clean": _clean,
@@ -87,11 +109,13 @@ class Renderer:
             "moment": to_utc,
             "number": _format_number,
             "param": quote_value,
+            "place": _get_place,
+            "short": _get_short_name,
             "since": self._format_since,
             "timestamp": datetime.timestamp,
             "until": self._format_until,
         }
-        self._env.globals |= {
+        self.env.globals |= {
             "allow_actions": console.allow_actions,
             "chart": make_chart,
             "format_choice": format_choice,
@@ -100,6 +124,7 @@ class Renderer:
             "get_outbox_state": get_outbox_state,
             "has_chat": has_chat,
             "has_jobs": has_jobs,
+            "has_queues": bool(console.queues) or not (has_jobs or has_chat),
             "mask_address": mask_address,
             "needs_login": console.sessions.needs_login,
             "redact_id": redact_id,
@@ -107,19 +132,19 @@ class Renderer:
             "version": read_version(),
         }
         # As globals, because a block that is rendered alone does not import macros.
-        parts = self._env.get_template("parts.html").module
-        self._env.globals |= {name: getattr(parts, name) for name in _MACROS}
-        for name in self._env.list_templates():
-            self._env.get_template(name)  # compiled now, so that the first view is fast
+        parts = self.env.get_template("parts.html").module
+        self.env.globals |= {name: getattr(parts, name) for name in _MACROS}
+        for name in self.env.list_templates():
+            self.env.get_template(name)  # compiled now, so that the first view is fast
 
     def render(self, request: Request, page: Page) -> HTMLResponse:
         """Return the whole page."""
-        template = self._env.get_template(page.template)
+        template = self.env.get_template(page.template)
         return HTMLResponse(template.render(self._make_context(request, page)), page.status)
 
     def render_live(self, request: Request, page: Page) -> str:
         """Return only the part of the page that changes."""
-        template = self._env.get_template(page.template)
+        template = self.env.get_template(page.template)
         context = template.new_context(self._make_context(request, page))
         return "".join(template.blocks["live"](context))
 
@@ -173,6 +198,21 @@ def _format_number(count: float | None) -> str:
     return f"{count:,.1f}" if is_small else f"{count:,.0f}"
 
 
+def _get_short_name(queue: str) -> str:
+    """Return the end of a queue's URL, which tells it from others: acme/enrich."""
+    names: list[str] = []
+    for name in reversed(queue.split("/")[-2:]):
+        if names and (not name or name.isdecimal() or set(name) & set(".:")):
+            break
+        names.insert(0, name)
+    return "/".join(names)
+
+
+def _get_place(queue: str) -> str:
+    """Return the beginning of a queue's URL, before its short name."""
+    return queue.removesuffix(_get_short_name(queue)).rstrip("/")
+
+
 def parse_number(text: str) -> int | None:
     """Return the whole number that an address holds, or None for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
@@ -192,6 +232,7 @@ class Chart:
 
     bars: Sequence[tuple[float, float, float]]  # x, y, height
     line: str
+    area: str  # below the line
     most: int
     deepest: int
 
@@ -215,4 +256,8 @@ def make_chart(
         if x >= 0:
             y = CHART_HEIGHT - 1 - depth / max(1, deepest) * (CHART_HEIGHT - 4)
             points.append(f"{min(x, CHART_WIDTH):.1f},{y:.1f}")
-    return Chart(bars, " ".join(points) if len(points) > 1 else "", most, deepest)
+    if len(points) < 2:
+        return Chart(bars, "", "", most, deepest)
+    first, last = points[0].partition(",")[0], points[-1].partition(",")[0]
+    area = [f"{first},{CHART_HEIGHT}", *points, f"{last},{CHART_HEIGHT}"]
+    return Chart(bars, " ".join(points), " ".join(area), most, deepest)

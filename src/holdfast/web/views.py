@@ -18,7 +18,7 @@ from holdfast.core.queue.dead_view import (
     group_reasons,
     read_dead_page,
 )
-from holdfast.core.queue.info import MessageInfo, MessagePage, MessageState
+from holdfast.core.queue.info import MessageInfo, MessagePage, MessageState, QueueWorker
 from holdfast.core.queue.watch import (
     MINUTES,
     Activity,
@@ -57,6 +57,17 @@ class QueueOverview:
         """Why the queue cannot be read, or an empty text."""
         return (self.counts.problem if self.counts else "") or (
             self.live.problem if self.live else ""
+        )
+
+    @property
+    def workers(self) -> list[QueueWorker]:
+        """The workers, those that poll first, in an order that a poll does not change."""
+        live = self.live
+        if live is None:
+            return []
+        return sorted(
+            live.workers or (),
+            key=lambda worker: (not is_polling(worker, live.at), worker.worker_id),
         )
 
     @property
@@ -249,6 +260,7 @@ class QueuePages:
             "dead.html",
             {
                 "queue": view,
+                "can_group": watched.watch.can("peek"),
                 "failed": failed,
                 "filter": wanted,
                 "kinds": kinds,

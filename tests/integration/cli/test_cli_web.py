@@ -44,6 +44,13 @@ def test_a_mistyped_store_of_conversations_is_refused(cli: Cli) -> None:
     assert "no store for ftp: URLs" in require_one_line(ran)
 
 
+@pytest.mark.parametrize("option", ["--chat=chat.db", "--jobs=jobs.db"])
+def test_a_store_can_be_shown_without_a_queue(cli: Cli, option: str) -> None:
+    unlistenable = cli("web", option, "--host=127.0.0.1", "--token=short")
+    assert "must have 16 characters" in require_one_line(unlistenable)
+    assert "no queue is given" in require_one_line(cli("web", "--token=short"))
+
+
 def test_a_port_in_use_is_reported(cli: Cli) -> None:
     import socket
 
@@ -65,10 +72,12 @@ def test_a_signal_ends_the_console_although_pages_are_open(cli: Cli, number: int
     assert process.stderr is not None
     address = re.findall(r"http://\S+", process.stderr.readline())[0]
     with httpx.stream("GET", address, headers={"Accept": "text/event-stream"}) as stream:
-        assert next(stream.iter_lines()).startswith("data:")
+        lines = stream.iter_lines()  # which closes the stream when it is deleted
+        assert next(lines).startswith("data:")
         process.send_signal(number)
         process.wait(10)
-    process.stderr.close()
+    with process.stderr:
+        assert process.stderr.read() in ("", "interrupted\n")
 
 
 def test_top_prints_the_leases_to_a_pipe(cli: Cli) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zipfile import ZipFile
 
 import boto3
 import pytest
@@ -44,6 +45,7 @@ def test_the_first_hour_of_a_new_user_works(
     account = version.replace(".", "").zfill(12)  # its own, because the server is shared
     env = ministack.env | {"AWS_ACCESS_KEY_ID": account}
     environment = make_environment(tmp_path, version, **env)
+    check_wheel(environment.wheel)
     create_queues(env)
     output = "".join(environment.follow(step) for step in read_steps(README))
     assert "Traceback" not in output
@@ -56,6 +58,15 @@ def test_the_first_hour_of_a_new_user_works(
         stats = json.loads(environment.run(f"holdfast status {queue} --json"))
         unfinished = {state: stats[state] for state in ("ready", "delayed", "leased", "failed")}
         assert not any(unfinished.values()), unfinished
+
+
+def check_wheel(wheel: Path) -> None:
+    """Check that the wheel has the pages of the web console, and the licence."""
+    files = set(ZipFile(wheel).namelist())
+    pages = (ROOT / "src" / "holdfast" / "web").rglob("*.*")
+    needed = {str(page.relative_to(ROOT / "src")) for page in pages if page.suffix != ".pyc"}
+    assert needed - files == set()
+    assert any(name.endswith("dist-info/licenses/LICENSE") for name in files)
 
 
 def create_queues(env: dict[str, str]) -> None:

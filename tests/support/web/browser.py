@@ -1,42 +1,31 @@
-"""A console in a process of its own, and Chromium pages that report what they must not do."""
+"""A console in a thread, and Chromium pages that report what they must not do."""
 
-import re
-import signal
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
+from tools.example_console import serve_in_thread
 from tools.screenshots import CHROMIUM, FLAGS
+
+from holdfast.web import web_app
+from support.waiting import TEST_TIMEOUT_SECONDS
 
 __all__ = ["CHROMIUM", "FLAGS", "ConsolePage", "serve_console"]
 
 
 @contextmanager
-def serve_console(folder: Path, *arguments: str) -> Iterator[str]:
-    """Run `holdfast web` and return its address."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", "web", *arguments, "--port=0"],
-        cwd=folder,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    try:
-        line = process.stderr.readline()
-        match = re.search(r"http://\S+", line)
-        assert match is not None, line + process.stderr.read()
-        yield match[0].rstrip("/")
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(10)
-        finally:
-            process.kill()
-            process.stderr.close()
+def serve_console(folder: Path, *queues: str, **options: Any) -> Iterator[str]:
+    """Serve a console of queues and stores in a folder, and return its address."""
+    for store in ("jobs", "chat"):
+        if store in options:
+            options[store] = f"{folder}/{options[store]}"
+    urls = [queue.replace("FOLDER", str(folder)) for queue in queues]
+    with ExitStack() as resources:
+        yield serve_in_thread(web_app(urls, **options), resources)
 
 
 class ConsolePage:
@@ -68,16 +57,39 @@ class ConsolePage:
         self.page.goto(path)
         return self.page
 
+    def reload_until(self, text: str) -> None:
+        """Load the page again until it contains a text, as a person without JavaScript does."""
+        give_up_at = time.monotonic() + TEST_TIMEOUT_SECONDS
+        while text not in self.page.content():
+            assert time.monotonic() < give_up_at, f"the page does not show {text!r}"
+            self.page.reload()
+
     def check(self) -> None:
         """Assert that the page is accessible, and did nothing that it must not do."""
-        results = Axe().run(self.page).response["violations"]
+        axe = Axe()
+        found = axe.run(self.page).response["violations"]
+        self.use_scheme("dark")
+        found += axe.run(self.page, options={"runOnly": "color-contrast"}).response[
+            "violations"
+        ]
+        self.use_scheme("light")
         serious = [
             (violation["id"], [node["html"] for node in violation["nodes"]])
-            for violation in results
+            for violation in found
             if violation["impact"] in ("serious", "critical")
         ]
         assert serious == []
         assert (self.foreign, self.complaints) == ([], [])
+
+    def use_scheme(self, scheme: Literal["light", "dark"]) -> None:
+        """Change to the light or the dark colours, without a transition."""
+        self.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+
+    def measure_width(self, width: int) -> int:
+        """Return how wide the page is in a window of that width."""
+        self.page.set_viewport_size({"width": width, "height": 800})
+        wide: int = self.page.evaluate("document.documentElement.scrollWidth")
+        return wide
 
     def close(self) -> None:
         """Close the page."""

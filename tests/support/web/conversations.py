@@ -58,12 +58,14 @@ def stage(store: ConversationStore, key: ConversationKey, sid: str, now: float) 
     store.stage(Fragment(key, sid, f"{QUESTION} {EVIL}", now, now), expires_at=now + 9e6)
 
 
-def park(store: ConversationStore, now: float) -> None:
-    """Park a batch whose reply may have been sent."""
-    fragment = Fragment(ANSWERED, "sid-parked", f"{QUESTION} {EVIL}", now, now)
-    reply = SendingReply(("sid-parked",), WriterAnswer(ANSWER), (), now)
-    parked = ParkedBatch(PARKED_ID, ANSWERED, f"unclear {EVIL}", now, (fragment,), reply)
-    store.park(None, parked, remember_until=now + 9e6)
+def park(store: ConversationStore, now: float, *others: str) -> None:
+    """Park a batch whose reply may have been sent, or those of other conversations."""
+    for key in [ConversationKey("a@b.example", name) for name in others] or [ANSWERED]:
+        fragment = Fragment(key, "sid-parked", f"{QUESTION} {EVIL}", now, now)
+        reply = SendingReply(("sid-parked",), WriterAnswer(ANSWER), (), now)
+        parked_id = make_parked_id(key, ["sid-parked"])
+        parked = ParkedBatch(parked_id, key, f"unclear {EVIL}", now, (fragment,), reply)
+        store.park(None, parked, remember_until=now + 9e6)
 
 
 def _lock(store: ConversationStore, key: ConversationKey, now: float) -> LockGrant:

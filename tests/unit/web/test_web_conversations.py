@@ -18,7 +18,6 @@ from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.testing import ManualClock, MemoryConversations
 from holdfast.web import web_app
 from holdfast.web.conversations import PAGE_ROWS, make_reference
-from support.waiting import wait_until
 from support.web.conversations import (
     ANSWER,
     ANSWERED,
@@ -31,8 +30,10 @@ from support.web.conversations import (
     answer,
     fill_chat,
     make_environment,
+    park,
     stage,
 )
+from support.web.pages import read_page
 
 HOST = "http://127.0.0.1"
 ORIGIN = {"Origin": HOST}
@@ -54,18 +55,6 @@ def open_console(chat: ChatApp | str, **options: Any) -> TestClient:
     return TestClient(app, base_url=HOST, follow_redirects=False)
 
 
-def read_list(client: TestClient) -> str:
-    """Return the list of conversations, which a thread of the console reads."""
-    pages: list[str] = []
-
-    def is_read() -> bool:
-        pages.append(client.get("/conversations").text)
-        return "Reading the conversations" not in pages[-1]
-
-    wait_until(is_read)
-    return pages[-1]
-
-
 def post(client: TestClient, page: str, path: str, **form: str) -> Any:
     match = re.search(r'name="form_token" value="([^"]+)"', client.get(page).text)
     assert match is not None
@@ -82,7 +71,7 @@ def decide(client: TestClient, decision: str, **form: str) -> Any:
 
 
 def test_conversations_are_listed_with_windows_locks_and_replies(chat: ChatApp) -> None:
-    page = read_list(open_console(chat))
+    page = read_page(open_console(chat), "/conversations")
     assert "Waiting for a reply" in page
     assert "its trigger is not sent yet" in page
     assert "being answered" in page
@@ -93,17 +82,36 @@ def test_conversations_are_listed_with_windows_locks_and_replies(chat: ChatApp) 
 
 def test_a_conversation_is_shown_with_its_parked_batch(chat: ChatApp) -> None:
     client = open_console(chat)
-    read_list(client)
+    read_page(client, "/conversations")
     page = client.get(CHAT).text
     assert "1 parked batch needs a decision" in page
     assert "1 read, 2 written" in page
     assert "whatsapp:+49…78" in page
 
 
+def test_an_answered_conversation_with_new_messages_is_waiting(chat: ChatApp) -> None:
+    assert ">answered<" in read_page(open_console(chat), "/conversations")
+    stage(chat.store, ANSWERED, "sid-new", SYSTEM_CLOCK.time())
+    for page in (
+        read_page(open_console(chat), "/conversations"),
+        open_console(chat).get(CHAT).text,
+    ):
+        assert ">waiting<" in page
+        assert ">answered<" not in page
+
+
+def test_a_conversation_shows_its_batch_among_many_that_are_parked(chat: ChatApp) -> None:
+    park(chat.store, SYSTEM_CLOCK.time() - 60, *(f"early-{n}" for n in range(PAGE_ROWS)))
+    client = open_console(chat)
+    read_page(client, "/conversations")
+    assert PARKED_ID not in client.get("/conversations/parked").text
+    assert "1 parked batch needs a decision" in client.get(CHAT).text
+
+
 @pytest.mark.parametrize("show_bodies", [True, False])
 def test_numbers_and_texts_are_masked(chat: ChatApp, show_bodies: bool) -> None:
     client = open_console(chat, allow_actions=True, show_bodies=show_bodies)
-    read_list(client)
+    read_page(client, "/conversations")
     others = [
         f"/conversations/conversation?ref={make_reference(key)}" for key in (WAITING, LOCKED)
     ]
@@ -139,7 +147,7 @@ def test_no_bodies_forbids_numbers_and_texts(chat: ChatApp) -> None:
 
 def test_no_address_of_a_page_contains_a_number(chat: ChatApp) -> None:
     client = open_console(chat, allow_actions=True)
-    read_list(client)
+    read_page(client, "/conversations")
     for path in ("/conversations", f"{CHAT}&texts=1", "/conversations/parked", BATCH):
         links = re.findall(r'(?:href|action|value|id)="([^"]+)"', client.get(path).text)
         assert [link for link in links if NUMBER[1:] in link] == []
@@ -148,14 +156,14 @@ def test_no_address_of_a_page_contains_a_number(chat: ChatApp) -> None:
 def test_an_empty_store_says_so(tmp_path: Path) -> None:
     with build_chat(make_environment(tmp_path)) as app:
         client = open_console(app)
-        assert "No customer has written yet" in read_list(client)
+        assert "No customer has written yet" in read_page(client, "/conversations")
         assert "No batch waits for a decision" in client.get("/conversations/parked").text
 
 
 def test_a_missing_store_is_reported_and_not_created(tmp_path: Path) -> None:
     store = tmp_path / "none.db"
     client = open_console(str(store))
-    assert "there is no conversation store" in read_list(client)
+    assert "there is no conversation store" in read_page(client, "/conversations")
     for path in ("/conversations/parked", BATCH, CHAT):
         assert "there is no conversation store" in client.get(path).text
     assert not store.exists()
@@ -178,13 +186,21 @@ def test_a_console_without_a_store_has_no_page_of_conversations() -> None:
     assert "Conversations" not in client.get("/").text
 
 
+def test_a_console_without_queues_begins_with_its_stores(chat: ChatApp) -> None:
+    client = open_console(chat)
+    assert client.get("/").headers["location"] == "/conversations"
+    assert ">Queues<" not in read_page(client, "/conversations")
+    both = TestClient(web_app([], jobs="jobs.db", chat=chat), base_url=HOST)
+    assert both.get("/", follow_redirects=False).headers["location"] == "/jobs"
+
+
 def test_a_list_has_one_page_of_rows(tmp_path: Path) -> None:
     with build_chat(make_environment(tmp_path)) as app:
         for number in range(PAGE_ROWS + 5):
             app.store.create(
                 Conversation(ConversationKey(f"a{number}@b.example", f"c{number}"))
             )
-        page = read_list(open_console(app))
+        page = read_page(open_console(app), "/conversations")
     assert page.count('<tr id="chat-') == PAGE_ROWS
     assert "Find others by their id" in page
 
@@ -205,7 +221,7 @@ def test_a_list_reads_no_more_than_it_shows(tmp_path: Path) -> None:
     for number in range(PAGE_ROWS * 2):
         store.create(Conversation(ConversationKey("a@b.example", f"c{number}")))
     client = open_console(replace(build_chat(make_environment(tmp_path)), store=store))
-    assert "c9" in read_list(client)
+    assert "c9" in read_page(client, "/conversations")
     assert store.handed_out == PAGE_ROWS + 1
 
 

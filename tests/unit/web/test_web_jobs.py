@@ -10,6 +10,7 @@ from holdfast.jobs.model import ExportJob, JobState, JobStatus
 from holdfast.web import web_app
 from holdfast.web.jobs import compute_pace, describe_heartbeats
 from support.web.jobs import EVIL, TOKEN, fill_jobs
+from support.web.pages import read_page
 
 HOST = "http://127.0.0.1"
 
@@ -20,7 +21,7 @@ def open_console(store: Path) -> TestClient:
 
 def test_jobs_are_listed_with_their_progress(tmp_path: Path) -> None:
     fill_jobs(tmp_path / "jobs.db")
-    page = open_console(tmp_path / "jobs.db").get("/jobs").text
+    page = read_page(open_console(tmp_path / "jobs.db"), "/jobs")
     assert "job-1" in page
     assert "50 %, 2 of 4" in page
     assert 'max="4" value="2"' in page
@@ -38,7 +39,7 @@ def test_a_job_is_shown_with_its_failed_tasks_and_without_its_token(tmp_path: Pa
 
 def test_a_missing_store_is_reported_and_not_created(tmp_path: Path) -> None:
     store = tmp_path / "none.db"
-    assert "there is no job store" in open_console(store).get("/jobs").text
+    assert "there is no job store" in read_page(open_console(store), "/jobs")
     assert not store.exists()
 
 

@@ -12,6 +12,7 @@ from holdfast.core.queue.manager import QueueManager, QueueStats
 from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
 from holdfast.web import web_app
 from support.waiting import wait_until
+from support.web.pages import read_page
 
 HOST = "http://127.0.0.1"
 
@@ -36,7 +37,7 @@ def test_on_sqs_it_shows_counts_and_dead_letters_and_says_what_is_missing() -> N
     queue: SQSQueue[AnyMessage] = SQSQueue("enrich", client=sqs, clock=clock)
     fail_two(queue)
     client = open_console(queue)
-    page = client.get("/queues/sqs-enrich").text
+    page = read_page(client, "/queues/sqs-enrich")
     assert "This kind of queue does not tell which workers poll it" in page
     assert "does not list leased messages" in page
     assert "does not know its workers" in page
@@ -62,7 +63,7 @@ def test_a_file_queue_shows_its_leases_and_workers(tmp_path: Path) -> None:
         [message] = queue.poll()
         queue.save_checkpoint(message, {"page": 7})
         client = open_console(queue, allow_actions=True)
-        page = client.get("/queues/acme-enrich").text
+        page = read_page(client, "/queues/acme-enrich")
         assert 'id="lease-' in page
         assert "holds 1" in page
         message_page = client.get("/queues/acme-enrich/message?id=c&body=1").text

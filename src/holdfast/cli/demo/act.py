@@ -55,6 +55,7 @@ class Act(ABC):
 
     title      what the act shows, with its sizes
     inspect    the command that inspects the kept folder
+    web_options  what the web console shows besides the queue, in the folder
     message    the type of the messages in its queue
     command    the module and the arguments of its processes, with the act's attributes
     story      a sentence for each event in the logs of the processes that is told
@@ -64,6 +65,7 @@ class Act(ABC):
 
     title: ClassVar[str]
     inspect: ClassVar[str]
+    web_options: ClassVar[Sequence[str]] = ()
     queue_name: ClassVar[str]
     message: ClassVar[type[QueueMessage]]
     command: ClassVar[str]
@@ -91,6 +93,11 @@ class Act(ABC):
         if kind is QueueKind.SQLITE:
             return f"sqlite:{quote(str(folder))}/queues.db/{cls.queue_name}"
         return str(folder / cls.queue_name)
+
+    @classmethod
+    def create(cls, folder: Path, kind: QueueKind) -> None:
+        """Create the queue, and the store if there is one. A console shows them at once."""
+        open_queue(cls.make_queue_url(folder, kind), cls.message, env={}).close()
 
     # -- an act has these
 

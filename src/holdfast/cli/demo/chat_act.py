@@ -9,14 +9,20 @@ the first message is delivered again ─▶ it has no effect ─▶ report
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.bootstrap.chats import LOCAL_PROFILE, build_chat, read_outbox
-from holdfast.cli.demo.act import ALL, POLL_SECONDS, Act
+from holdfast.bootstrap.chats import (
+    LOCAL_PROFILE,
+    build_chat,
+    open_conversations,
+    read_outbox,
+)
+from holdfast.cli.demo.act import ALL, POLL_SECONDS, Act, QueueKind
 from holdfast.cli.demo.chat_worker import HOLD
 from holdfast.cli.demo.process import DemoProcess
 from holdfast.cli.demo.screen import DemoReport, ReportRow
@@ -94,6 +100,7 @@ class ChatAct(Act):
 
     title = "quick messages, a worker killed before the send"
     inspect = "HOLDFAST_DATA_DIR={folder} holdfast chat show demo (and outbox)"
+    web_options = ("--chat=chat.db",)
     queue_name = "chat/whatsapp"
     message = Trigger
     command = "holdfast.cli.demo.chat_worker"
@@ -120,6 +127,12 @@ class ChatAct(Act):
         self._written: dict[CustomerMessage, float] = {}  # with the time of each
         self._taken_over = 0  # prepared replies that were taken over
         self._delivered_again = 0
+
+    @classmethod
+    def create(cls, folder: Path, kind: QueueKind) -> None:
+        """Create the queue and the store of conversations."""
+        super().create(folder, kind)
+        open_conversations(folder / "chat.db").close()
 
     def run_steps(self) -> None:
         """Run the steps. Raises DemoStopped."""

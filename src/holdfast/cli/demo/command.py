@@ -53,7 +53,7 @@ def demo(
     with (
         ending,
         _open_folder(keep, acts, queue) as folder,
-        show_in_browser([kind.make_queue_url(folder, queue) for kind in acts.values()], folder),
+        show_in_browser(_create_queues(acts, folder, queue), folder),
     ):
         for number, (name, kind) in enumerate(acts.items(), 1):
             title = kind.title.format_map(asdict(sizes))
@@ -66,6 +66,14 @@ def demo(
         print_json({name: report.to_json() for name, report in reports.items()})
     if not all(report.totals_match for report in reports.values()):
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _create_queues(acts: Mapping[str, type[Act]], folder: Path, queue: QueueKind) -> list[str]:
+    """Create the queues and stores, and return the arguments of a console that shows them."""
+    for act in acts.values():
+        act.create(folder, queue)
+    urls = [act.make_queue_url(folder, queue) for act in acts.values()]
+    return urls + [option for act in acts.values() for option in act.web_options]
 
 
 def _choose_acts(chosen: Scenario) -> Mapping[str, type[Act]]:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from rich.console import RenderableType
 
 from holdfast.bootstrap.exports import open_jobs
-from holdfast.cli.demo.act import ALL, Act
+from holdfast.cli.demo.act import ALL, Act, QueueKind
 from holdfast.cli.demo.file_server import DemoFile, FileRequest, FileServer, Habit
 from holdfast.cli.demo.process import DemoProcess
 from holdfast.cli.demo.screen import DemoReport, ReportRow
@@ -79,6 +79,7 @@ class ExportAct(Act):
 
     title = "{files} files, a killed worker, a killed service"
     inspect = "holdfast export list --jobs {folder}/jobs.db (and show)"
+    web_options = ("--jobs=jobs.db",)
     queue_name = "demo/exports"
     message = AnyMessage
     command = (
@@ -113,6 +114,12 @@ class ExportAct(Act):
         self._torn: set[str] = set()
         self._counted: frozenset[str] = frozenset()
         self._requests_before = 0
+
+    @classmethod
+    def create(cls, folder: Path, kind: QueueKind) -> None:
+        """Create the queue and the store of jobs."""
+        super().create(folder, kind)
+        open_jobs(folder / "jobs.db").close()
 
     def run_steps(self) -> None:
         """Run the steps. Raises DemoStopped."""

@@ -1,5 +1,6 @@
 """The web console of the demo, in a process of its own, if its extra is installed."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,14 +16,15 @@ _END_TIMEOUT_SECONDS = 5.0
 
 
 @contextmanager
-def show_in_browser(queues: Sequence[str], folder: Path) -> Iterator[None]:
-    """Serve the console while the demo runs, and say where. Without its extra do nothing."""
+def show_in_browser(shown: Sequence[str], folder: Path) -> Iterator[None]:
+    """Serve the console while the demo runs, and say where, or else what it needs."""
     if any(find_spec(package) is None for package in _PACKAGES):
+        info("to watch the demo in a browser: pip install 'holdfast[web]'")
         yield
         return
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", "web", *queues, "--jobs=jobs.db", "--port=0"],
-        env=make_environment(),
+        [sys.executable, "-m", "holdfast.cli", "web", *shown, "--port=0"],
+        env={**make_environment(), "HOLDFAST_DATA_DIR": str(folder)},
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -31,7 +33,9 @@ def show_in_browser(queues: Sequence[str], folder: Path) -> Iterator[None]:
     )
     assert process.stderr is not None
     try:
-        info(f"watch the demo in a browser: {process.stderr.readline().strip()}")
+        line = process.stderr.readline().strip()
+        address = re.search(r"http://\S+", line)
+        info(f"watch the demo in a browser: {address[0] if address else line}")
         yield
     finally:
         process.terminate()

@@ -77,6 +77,7 @@
     state.hidden = false;
     setText(state, text);
     state.classList.toggle("stream-late", isLate);
+    live.classList.toggle("stale", isLate);
   }
   function update(html) {
     const parsed = new DOMParser().parseFromString(`<body>${html}</body>`, "text/html");
@@ -103,8 +104,9 @@
       update(event.data);
     };
     source.onerror = () => {
+      if (polling) return; // which shows whether the console answers
       show("Reconnecting…", true);
-      if (!polling) polling = setInterval(poll, POLL_MS);
+      polling = setInterval(poll, POLL_MS);
     };
   }
   async function poll() {

@@ -7,12 +7,14 @@ checks that counters equal the task rows and that a file under its name is compl
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from holdfast.bootstrap.exports import open_jobs
@@ -177,6 +179,12 @@ def test_it_leaves_nothing_behind_when_it_is_interrupted(
 ) -> None:
     demo = start(f"--act={scenario}", "--tasks=60", "--workers=3", "--files=30")
     eventually(lambda: len(demo.processes()) > 6)  # workers, and handlers at work
+    assert demo.process.stderr is not None
+    address = re.findall(r"http://\S+", demo.process.stderr.readline())[0]
+    shown = httpx.get(address).text
+    assert "Queues" in shown
+    assert ("Jobs" in shown) is (scenario in ("all", "export"))
+    assert ("Conversations" in shown) is (scenario == "all")
     demo.process.send_signal(number)
     if number is signal.SIGINT:
         time.sleep(0.5)  # ending the processes takes some seconds
