@@ -277,7 +277,7 @@ def test_a_busy_queue_is_sampled_as_often_as_the_sampler_says(every: int) -> Non
     traces = Traces(sampler=sampler)
     queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q")
     queue.push_many([AnyMessage(id=f"m{number}") for number in range(count)])
-    traces.make().trace_queue(queue)
+    traces.make(clock=ManualClock()).trace_queue(queue)
     contexts = [poll_and_ack(queue) for _ in range(count)]
     assert len({context.trace_id for context in contexts}) == count
     recorded = [context for context in contexts if context.trace_flags.sampled]
@@ -325,7 +325,7 @@ def test_a_poll_inside_a_span_belongs_to_it_also_on_a_busy_queue() -> None:
     traces = Traces(sampler=Switch(100))
     queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q")
     queue.push_many([AnyMessage() for _ in range(50)])
-    traces.make().trace_queue(queue)
+    traces.make(clock=ManualClock()).trace_queue(queue)
     for _ in range(20):
         poll_and_ack(queue)
     with trace.use_span(trace.NonRecordingSpan(SAMPLED)):
