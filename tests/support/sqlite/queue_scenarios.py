@@ -73,6 +73,18 @@ BATCHES = (
         {"a": DEAD, "b": delivered(3), "c": DEAD, "d": delivered(2)},
     ),
 )
+# A verb is one transaction. A poll may be several, because it registers its worker, claims what
+# is due, takes over what has expired, and settles each message that must not be delivered.
+TRANSACTIONS = {
+    "push again with dedupe": 0,
+    "claim": 2,
+    "take over": 2,
+    "dead-letter the used up": 3,
+    "dead-letter the torn": 2,
+    "dead-letter the torn with dedupe": 2,
+    "give back the newer": 2,
+    "claim all kinds": 5,
+}
 ALL = (*(s for s in SCENARIOS if s.name not in OF_FILES_ONLY), *BATCHES)
 
 

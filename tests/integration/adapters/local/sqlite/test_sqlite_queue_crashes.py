@@ -1,8 +1,8 @@
 """SIGKILL between any two SQL statements of every verb; then a new worker and an audit.
 
-After each kill the file is sound, nothing that was pushed is lost, the verb has happened or has
-not, each message is in one state, no message has a second holder, and the log that the killed
-process left is read, with and without its index.
+After each kill the file is sound, nothing that was pushed is lost, each transaction of the verb
+is in the file as a whole or not at all, each message is in one state, no message has a second
+holder, and the log that the killed process left is read, with and without its index.
 """
 
 import sqlite3
@@ -19,8 +19,8 @@ from holdfast.testing import ManualClock
 from support.filesystem.crash import Ending, run_in_child
 from support.filesystem.queue_folder import make_message
 from support.filesystem.scenarios import Scenario
-from support.sqlite.queue_file import QueueFile, find_faults
-from support.sqlite.queue_scenarios import ALL, LATER_SECONDS, Site, later
+from support.sqlite.queue_file import QueueFile, find_faults, read_content
+from support.sqlite.queue_scenarios import ALL, LATER_SECONDS, TRANSACTIONS, Site, later
 from support.sqlite.statements import StatementCounter
 from support.waiting import wait_until
 
@@ -48,8 +48,11 @@ def test_a_kill_at_any_statement_leaves_all_or_nothing(
 ) -> None:
     killed = kill_at_each_statement(fast_path, scenario)
     assert len(killed) > 1  # at least one statement, before and after it
+    contents: list[str] = []
     for site, returned in killed:
-        check_no_second_holder(site)
+        copy = site.copy(site.folder.with_suffix(".at-once"), index=True)
+        contents.append(read_content(copy.folder / "work.db"))
+        check_no_second_holder(copy)
         allowed = {
             i: {after} if returned else {after, scenario.before[i]}
             for i, after in scenario.after.items()
@@ -57,19 +60,20 @@ def test_a_kill_at_any_statement_leaves_all_or_nothing(
         site.check(later(), allowed)
         if returned and scenario.checkpoint is not None:
             assert site.checkpoints["a"] == scenario.checkpoint
+    # Half a transaction would be one more content of the file.
+    assert len(set(contents)) == 1 + TRANSACTIONS.get(scenario.name, 1)
 
 
 def check_no_second_holder(site: Site) -> None:
     """Check that a worker that comes at once gets nothing that the killed one had claimed."""
-    copy = site.copy(site.folder.with_suffix(".at-once"), index=True)
-    with closing(sqlite3.connect(copy.folder / "work.db")) as connection:
+    with closing(sqlite3.connect(site.folder / "work.db")) as connection:
         rows = connection.execute("SELECT id, at_ms FROM messages WHERE state = 1").fetchall()
         claimed_ms = connection.execute("SELECT max(claimed_ms) FROM messages").fetchone()[0]
     held = {message_id for message_id, ends_ms in rows if ends_ms > (claimed_ms or 0)}
     clock = ManualClock()
     if claimed_ms:  # the time of the last claim
         clock.advance(claimed_ms / 1000 - clock.time())
-    got = {message.id for message in copy.ground(clock).queue().poll(10)}
+    got = {message.id for message in site.ground(clock).queue().poll(10)}
     assert not got & held
 
 
