@@ -8,8 +8,7 @@ status, no token is left, and tasks that were counted were not done again.
  (JB-01, JB-06, JB-07, JB-14, JB-15, JB-16, JB-28).
 """
 
-import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,8 @@ from holdfast.jobs.pool.ports import Assignment
 from holdfast.jobs.request import JobRequest, TaskSpec
 from holdfast.jobs.runner import JobRunner
 from holdfast.jobs.tracker import JobTracker
-from support.jobs.crashing import Crashing, LedgerStepFunctions, run_in_child
+from support.fork_server import run_in_small_child
+from support.jobs.crashing import Crashing, LedgerStepFunctions
 from support.jobs.inline_pool import InlinePool
 
 TOKEN = "token-of-the-first-execution"
@@ -116,6 +116,13 @@ def count_calls(folder: Path, case: Case) -> int:
     return JobProcess(folder, case, case.token).run(0)
 
 
+def run_job(
+    folder: Path, case: Case, token: str | None, crash_at: int, say: Callable[[str], None]
+) -> None:
+    """Be the process that is killed before this call, or finishes."""
+    JobProcess(folder, case, token).run(crash_at)
+
+
 def play(folder: Path, case: Case, crashes: Sequence[int]) -> None:
     """Run processes that are killed before these calls, then one that finishes."""
     folder.mkdir()
@@ -123,9 +130,8 @@ def play(folder: Path, case: Case, crashes: Sequence[int]) -> None:
     runs += [(case.second, 0)] if case.second else []
     runs += [(case.token, 0)]  # its message was never acked, so it is delivered again
     for token, crash_at in runs:
-        code = run_in_child(partial(JobProcess(folder, case, token).run, crash_at))
-        assert code in (0, -signal.SIGKILL), f"{runs} ended with {code}"
-        assert code == 0 or crash_at
+        ending = run_in_small_child(partial(run_job, folder, case, token, crash_at))
+        assert crash_at or not ending.killed
     check(folder, case, len(runs))
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from holdfast.testing.clock import ManualClock
 from support.filesystem.copies import copy_with_links
 from support.filesystem.crash import CrashingFs, Ending, die
-from support.filesystem.fork_server import run_in_small_child
 from support.filesystem.queue_folder import LEASE, Ground, Queue, make_clock
 from support.filesystem.scenarios import ABSENT, SCENARIOS, Fate, Scenario
+from support.fork_server import run_in_small_child
 
 LATER_SECONDS = 2_000.0  # past every lease and delay of the scenarios
 MANY_ATTEMPTS = 10

@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,20 +71,3 @@ class LedgerStepFunctions:
             raise TokenClosed("TaskTimedOut")
         with self._ledger.open("a") as ledger:
             ledger.write(json.dumps({"token": token.reveal(), **callback}) + "\n")
-
-
-def run_in_child(run: Callable[[], object]) -> int:
-    """Run it in a forked process, and return its exit code, negative for a signal."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            run()
-            code = 0
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -10,7 +10,6 @@ from typing import Any
 from holdfast.core.queue.message import get_lease
 from holdfast.testing import ManualClock
 from support.filesystem.crash import Ending, die
-from support.filesystem.fork_server import run_in_small_child
 from support.filesystem.queue_folder import LEASE, make_message
 from support.filesystem.scenarios import (
     ABSENT,
@@ -22,6 +21,7 @@ from support.filesystem.scenarios import (
     delivered,
     used_up,
 )
+from support.fork_server import run_in_small_child
 from support.sqlite.queue_file import Queue, QueueFile, find_faults
 from support.sqlite.statements import StatementCounter
 

@@ -3,14 +3,15 @@
 import os
 import shutil
 import signal
-import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from support.conversations.crashes.kill_point import Doom
 from support.conversations.crashes.worker_process import KEY, MESSAGES, Life, Place, Scene
+from support.filesystem.crash import Ending
+from support.fork_server import SmallChild
 
 Act = Callable[[Life], None]
 """What a process does, from start to end."""
@@ -63,44 +64,49 @@ class Struck:
     def __init__(
         self, place: Place, act: Act, after: int, by: signal.Signals, away_seconds: float
     ) -> None:
-        self.pid = os.fork()
-        if self.pid == 0:
-            _run_child(place, act, make_doom(place, after, by), away_seconds)
-        _, self._status = os.waitpid(self.pid, os.WUNTRACED)
+        place.store.close()  # a process that dies is the last that has the file open
+        self._child = SmallChild(
+            partial(_live, place.folder, place.scene, act, after, by, away_seconds)
+        )
+        self._ending = self._child.wait_for_stop()
 
     @property
     def killed(self) -> bool:
         """Check whether the process was killed."""
-        return os.WIFSIGNALED(self._status) and os.WTERMSIG(self._status) == signal.SIGKILL
+        return self._ending is not None and self._ending.killed
 
     @property
     def frozen(self) -> bool:
         """Check whether the process is stopped."""
-        return os.WIFSTOPPED(self._status)
+        return self._ending is None
 
     def thaw(self) -> None:
         """Let it continue until its end."""
-        os.kill(self.pid, signal.SIGCONT)
-        _, self._status = os.waitpid(self.pid, 0)
-        assert self._status == 0, f"the stale holder ended with {self._status}; see stderr"
+        self._continue_by(signal.SIGCONT)
+        assert self._ending == Ending(False, ""), f"the stale holder ended as {self._ending}"
 
     def end(self) -> None:
         """Kill the process if it is still stopped."""
         if self.frozen:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+            self._continue_by(signal.SIGKILL)
+
+    def _continue_by(self, sent: signal.Signals) -> None:
+        os.kill(self._child.pid, sent)
+        self._ending = self._child.wait_for_stop()
 
 
-def _run_child(place: Place, act: Act, doom: Doom, away_seconds: float) -> None:
-    status = 1
-    try:
-        with run_life(place, doom, away_seconds=away_seconds) as life:
-            act(life)
-        status = 0
-    except BaseException:
-        traceback.print_exc(file=sys.__stderr__)
-    finally:
-        os._exit(status)  # never back into pytest
+def _live(
+    folder: Path,
+    scene: Scene,
+    act: Act,
+    after: int,
+    by: signal.Signals,
+    away_seconds: float,
+    say: Callable[[str], None],
+) -> None:
+    place = Place(folder, scene)
+    with run_life(place, make_doom(place, after, by), away_seconds=away_seconds) as life:
+        act(life)
 
 
 # -- places
@@ -109,7 +115,9 @@ def _run_child(place: Place, act: Act, doom: Doom, away_seconds: float) -> None:
 def make_place(folder: Path, scene: Scene | None = None) -> Place:
     """Return an empty place."""
     folder.mkdir()
-    return Place(folder, scene or Scene())
+    place = Place(folder, scene or Scene())
+    place.start_time()
+    return place
 
 
 def make_staged_place(folder: Path, scene: Scene) -> Place:

@@ -51,6 +51,7 @@ LEASE_SECONDS = (
 )
 AWAY_SECONDS = 25.0  # until another process starts
 STEP_SECONDS = 12.0
+BOOTED_AT = 1_000_000_000.0  # the start of the monotonic clock of all processes
 WAIT_TIMEOUT = 100
 _PROFILE = ConversationProfile({"credentials_id": "sender"}, {"ai_api_key_reference": "writer"})
 
@@ -90,10 +91,7 @@ class Scene:
 
 
 class Place:
-    """What outlives processes: a store, a queue, and the ledgers of the providers.
-
-    The store's connections are closed before a fork, and each process opens its own.
-    """
+    """What outlives processes: a store, a queue, and the ledgers of the providers."""
 
     def __init__(self, folder: Path, scene: Scene) -> None:
         self.folder, self.scene = folder, scene
@@ -135,16 +133,15 @@ class Place:
 
     def now(self) -> float:
         """Return the current time of the place."""
-        clock = self.folder / "clock"
-        return float(clock.read_text()) if clock.exists() else _TODAY
+        return float((self.folder / "clock").read_text())
+
+    def start_time(self) -> None:
+        """Start with now, because files get their timestamps from the machine's clock."""
+        (self.folder / "clock").write_text(repr(float(int(SYSTEM_CLOCK.time()) + 1)))
 
     def advance_to(self, at: float) -> None:
         """Advance the time; the slow clock of a stale holder does not turn it back."""
         (self.folder / "clock").write_text(repr(max(at, self.now())))
-
-
-# The time starts today, because files get their timestamps from the machine's clock.
-_TODAY = float(int(SYSTEM_CLOCK.time()) + 1)
 
 
 @dataclass
@@ -156,7 +153,7 @@ class Life:
     doom: Doom = field(default_factory=Doom)
 
     def __post_init__(self) -> None:
-        self.clock = clock = ManualClock(self.at - _TODAY + 1_000.0, time=self.at)
+        self.clock = clock = ManualClock(self.at - BOOTED_AT, time=self.at)
         self.store = self.place.store
         self.queue = FilesystemQueue(
             self.place.folder,

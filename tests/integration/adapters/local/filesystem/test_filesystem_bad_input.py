@@ -33,7 +33,6 @@ from support.filesystem.foreign_files import (
     outside_of,
     snapshot,
 )
-from support.filesystem.fork_server import run_in_small_child
 from support.filesystem.queue_folder import (
     LEASE,
     MUCH_LATER,
@@ -44,6 +43,7 @@ from support.filesystem.queue_folder import (
     make_message,
 )
 from support.filesystem.watched import WatchedFs
+from support.fork_server import run_in_small_child
 
 HANGS_AFTER_SECONDS = 10.0
 

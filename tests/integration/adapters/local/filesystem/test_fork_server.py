@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.filesystem.crash import Ending, die
-from support.filesystem.fork_server import run_in_small_child
+from support.fork_server import run_in_small_child
 
 
 def say_and_die(say: Callable[[str], None]) -> None:
