@@ -1,6 +1,7 @@
 """What a fork of the small process does wrong fails the test that sent it there."""
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.filesystem.crash import Ending, die
-from support.fork_server import run_in_small_child
+from support.fork_server import SmallChild, run_in_small_child
 
 
 def say_and_die(say: Callable[[str], None]) -> None:
@@ -25,6 +26,11 @@ def hang(say: Callable[[str], None]) -> None:
     time.sleep(60)
 
 
+def stop(say: Callable[[str], None]) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    say("continued")
+
+
 def test_each_play_has_its_own_process_and_can_be_killed() -> None:
     endings = [run_in_small_child(say_and_die) for _ in range(2)]
     assert [ending.killed for ending in endings] == [True, True]
@@ -35,6 +41,14 @@ def test_an_error_in_the_child_fails_the_test_with_its_traceback() -> None:
     with pytest.raises(AssertionError, match="RuntimeError: one of its checks failed"):
         run_in_small_child(fail)
     assert run_in_small_child(bool) == Ending(False, "")  # the server goes on
+
+
+def test_others_run_while_a_child_is_stopped() -> None:
+    child = SmallChild(stop)
+    assert child.wait_for_stop() is None
+    assert run_in_small_child(say_and_die).killed
+    os.kill(child.pid, signal.SIGCONT)
+    assert child.wait_for_stop() == Ending(False, "continued")
 
 
 def test_a_child_that_hangs_fails_the_test_and_is_killed() -> None:
