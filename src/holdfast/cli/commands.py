@@ -53,7 +53,7 @@ _COMMANDS = {
 _HELP = {
     "push": "Push messages. When this has returned, they cannot be lost.",
     "work": "Handle messages. Ctrl-C lets running work finish; Ctrl-C again stops now.",
-    "web": "Show queues, leases, workers and dead letters in a browser.",
+    "web": "Show queues, jobs and conversations in a browser.",
     "top": "Show the leases and workers of queues in the terminal, until Ctrl-C.",
     "queues": "List the queues of a data folder, a database or an AWS account.",
     "status": "Show how many messages are ready, leased, completed and failed.",
