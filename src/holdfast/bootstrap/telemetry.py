@@ -1,11 +1,12 @@
-"""Metrics and traces as the environment asks for them."""
+"""Metrics, traces and the protection of ECS tasks, as the environment asks for them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from holdfast.config.reading import read_settings
 from holdfast.config.telemetry import TelemetrySettings
-from holdfast.core.events import Subscriber
+from holdfast.core.events import Events, Subscriber
 from holdfast.core.queue.manager import QueueManager
 
 Q = TypeVar("Q", bound=QueueManager[Any])
@@ -41,3 +42,19 @@ def trace_queue(queue: Q, env: Mapping[str, str]) -> Q:
 
         OpenTelemetryTracing(parent=settings.otel == "parent").trace_queue(queue)
     return queue
+
+
+@contextmanager
+def protect_task(events: Events, env: Mapping[str, str]) -> Iterator[None]:
+    """Protect the ECS task of this process while messages are held, until the block is left.
+
+    Does nothing outside ECS, whose agent sets ECS_AGENT_URI. Raises ConfigError.
+    """
+    if not (agent_uri := env.get("ECS_AGENT_URI")):
+        yield
+        return
+    from holdfast.adapters.aws.task_protection import TaskProtection
+
+    with TaskProtection(agent_uri) as protection:
+        events.subscribe(protection)
+        yield

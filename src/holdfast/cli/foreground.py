@@ -58,15 +58,19 @@ class ServiceOptions:
     as_json: AsJson = False
 
     @contextmanager
-    def serve_metrics(self, events: "Events") -> Iterator[None]:
-        """Report metrics until the block is left, as the options and the environment ask."""
+    def attach_subscribers(self, events: "Events") -> Iterator[None]:
+        """Report metrics, and protect an ECS task, until the block is left.
+
+        The options and the environment say which metrics.
+        """
         from holdfast.bootstrap import serve_metrics
-        from holdfast.bootstrap.telemetry import make_telemetry
+        from holdfast.bootstrap.telemetry import make_telemetry, protect_task
 
         for subscriber in make_telemetry(os.environ):
             events.subscribe(subscriber)
         with ExitStack() as at_the_end:
             at_the_end.callback(events.flush)
+            at_the_end.enter_context(protect_task(events, os.environ))
             if self.metrics_port is not None:
                 server = serve_metrics(self.metrics_port, self.metrics_host)
                 at_the_end.enter_context(closing(server))

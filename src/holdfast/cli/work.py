@@ -110,7 +110,7 @@ def work(
         "lease_seconds": lease,
     }
     given = {name: value for name, value in of_handler.items() if value is not None}
-    with service.serve_metrics(events), source.open(events, given) as queue:
+    with service.attach_subscribers(events), source.open(events, given) as queue:
         worker = source.make_worker(
             queue, given, concurrency=concurrency, drain_seconds=drain, events=events
         )

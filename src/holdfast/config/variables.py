@@ -3,6 +3,10 @@
 import logging
 from collections.abc import Iterable
 from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.config.reading import Settings
 
 QUEUE_VARIABLE = "HOLDFAST_QUEUE"
 PREFIX = "HOLDFAST_"
@@ -35,7 +39,7 @@ def find_misspelt(names: Iterable[str]) -> list[str]:
     variables with our prefix, such as the secrets of conversations.
     """
     unknown = [name for name in names if name.startswith(PREFIX) and name not in _OTHERS]
-    known = _find_known() if unknown else frozenset()
+    known = find_known_variables() if unknown else frozenset()
     return [
         f"{name} is not a setting and has no effect; did you mean {' or '.join(similar)}?"
         for name in unknown
@@ -44,7 +48,15 @@ def find_misspelt(names: Iterable[str]) -> list[str]:
 
 
 @cache
-def _find_known() -> frozenset[str]:
+def find_known_variables() -> frozenset[str]:
+    """Return the names of all variables that Holdfast reads."""
+    kinds = list_settings_kinds()
+    settings = {kind.to_variable(name) for kind in kinds for name in kind.model_fields}
+    return frozenset(settings) | set(_OTHERS)
+
+
+def list_settings_kinds() -> "tuple[type[Settings], ...]":
+    """Return the kinds of settings, each of which has variables of its own."""
     # Most processes read one kind of settings, so the others are imported only here.
     from holdfast.config.chat import ChatSettings
     from holdfast.config.export import ExportSettings
@@ -52,9 +64,7 @@ def _find_known() -> frozenset[str]:
     from holdfast.config.queue import SqsSettings
     from holdfast.config.telemetry import TelemetrySettings
 
-    kinds = (SqsSettings, ExportSettings, HeartbeatSettings, ChatSettings, TelemetrySettings)
-    settings = {kind.to_variable(name) for kind in kinds for name in kind.model_fields}
-    return frozenset(settings) | set(_OTHERS)
+    return SqsSettings, TelemetrySettings, ExportSettings, HeartbeatSettings, ChatSettings
 
 
 def _find_similar(variable: str, known: frozenset[str]) -> list[str]:

@@ -249,6 +249,10 @@ class ResultNotKept(MessageEvent, level=WARNING):
     reason: str
 
 
+END_EVENTS = (Completed, Retried, DeadLettered, GivenBack, MessageLeaseLost)
+"""The events after which a worker no longer holds the message."""
+
+
 class QueueMeasured(QueueEvent, level=DEBUG):
     """The counts of a queue, and the age of its oldest message that is ready, if known."""
 

@@ -21,7 +21,10 @@ RECEIPT_GONE = frozenset(
 
 NO_QUEUE = frozenset({"QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"})
 
-DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
+# The last is that of SNS.
+DENIED = frozenset(
+    {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AuthorizationError"}
+)
 
 BAD_CREDENTIALS = frozenset(
     {
@@ -133,5 +136,6 @@ def translate_error(subject: str, error: BaseException) -> HoldfastError:
 
 
 def _name_permission(error: BaseException) -> str:
-    operation = getattr(error, "operation_name", "")
+    # A batch needs the permission of the single call; there is none of its own.
+    operation = getattr(error, "operation_name", "").removesuffix("Batch")
     return f"sqs:{operation}" if operation else "permission for this call"

@@ -19,9 +19,7 @@ _UNNAMED = "unnamed"
 
 # Events that say until when a message is held, and those after which it is no longer held.
 _LEASE_EVENTS = frozenset((ev.Claimed, ev.LeaseRenewed))
-_END_EVENTS = frozenset(
-    (ev.Completed, ev.Retried, ev.DeadLettered, ev.GivenBack, ev.MessageLeaseLost)
-)
+_END_EVENTS = frozenset(ev.END_EVENTS)
 
 # These come with every message. Counting many at once takes a third of the time, because the
 # code is in the processor's cache then. Other events are counted at once: they are rare, and

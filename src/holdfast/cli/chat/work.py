@@ -78,7 +78,7 @@ def work(
 
     channels = _parse_channels(channel)
     events = Events(counts := EventCounts())
-    with service.serve_metrics(events), build_chat(os.environ, events=events) as app:
+    with service.attach_subscribers(events), build_chat(os.environ, events=events) as app:
         if inbound is None:
             inbound = app.settings.inbound_queue is not None
         if drain is None:

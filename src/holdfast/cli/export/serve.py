@@ -83,7 +83,7 @@ def serve(
     new = find_new_queue(url)
     events = Events(counts := EventCounts())
     with (
-        service.serve_metrics(events),
+        service.attach_subscribers(events),
         open_queue(url, AnyMessage, events=events) as messages,
         open_jobs(store) as repository,
     ):

@@ -9,6 +9,7 @@ from botocore.exceptions import (
     NoCredentialsError,
 )
 
+from holdfast.adapters.aws.dynamodb.errors import explain_error
 from holdfast.adapters.aws.errors import describe_cause, translate_error
 from holdfast.core.errors import QueueUnavailable
 
@@ -38,3 +39,16 @@ def test_an_unreachable_queue_names_its_endpoint() -> None:
     error = translate_error("queue 'sqs:q'", EndpointConnectionError(endpoint_url="http://x:1"))
     assert isinstance(error, QueueUnavailable)
     assert str(error).endswith("no response from http://x:1")
+
+
+@pytest.mark.parametrize("operation", ["SendMessage", "SendMessageBatch"])
+def test_a_denied_batch_names_the_permission_of_the_single_call(operation: str) -> None:
+    denied = ClientError({"Error": {"Code": "AccessDenied"}}, operation)
+    error = translate_error("queue 'sqs:q'", denied)
+    assert str(error).endswith("the role needs sqs:SendMessage")
+
+
+def test_a_denied_transaction_names_the_permissions_of_its_writes() -> None:
+    denied = ClientError({"Error": {"Code": "AccessDeniedException"}}, "TransactWriteItems")
+    error = explain_error("TransactWriteItems", denied, "holdfast export tables")
+    assert "dynamodb:PutItem, UpdateItem, DeleteItem and ConditionCheckItem" in str(error)

@@ -42,6 +42,12 @@ def is_busy(error: BaseException) -> bool:
     return get_error_code(error) in BUSY or get_http_status(error) >= 500
 
 
+# A transaction has no permission of its own.
+_TRANSACTION_PERMISSIONS = {
+    "TransactWriteItems": "dynamodb:PutItem, UpdateItem, DeleteItem and ConditionCheckItem",
+}
+
+
 def explain_error(operation: str, error: BaseException, tables_command: str) -> HoldfastError:
     """Return an error with one clear line and a remedy.
 
@@ -54,7 +60,8 @@ def explain_error(operation: str, error: BaseException, tables_command: str) -> 
             f"with `{tables_command} --create`"
         )
     if code in DENIED:
-        return ConfigError(f"DynamoDB denied access: the role needs dynamodb:{operation}")
+        permission = _TRANSACTION_PERMISSIONS.get(operation, f"dynamodb:{operation}")
+        return ConfigError(f"DynamoDB denied access: the role needs {permission}")
     if code in BAD_CREDENTIALS:
         return ConfigError(f"DynamoDB does not accept the credentials ({code})")
     if code == "ValidationException":
