@@ -11,14 +11,15 @@ INSTALL := install() { $(BIN)/uv pip install --quiet --python $(BIN)/python -c c
 # imports again, which doubles its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo picture test check format lint types contracts other-pythons chaos bench screenshots clean
+.PHONY: help demo picture test check format lint types contracts templates other-pythons chaos bench scale scale-measure screenshots clean
 help:
 	@echo "make demo    a queue, an export and a chat, with workers killed, in about a minute"
 	@echo "             QUEUE=sqlite runs it on a queue in a SQLite file"
-	@echo "make test    all tests      make check   format, lint, types, contracts and tests"
+	@echo "make test    all tests      make check   format, lint, types, contracts, templates and tests"
 	@echo "make picture the demo's last screen as docs/images/demo.svg, for the README"
 	@echo "make screenshots   every view of the web console, to build/screenshots and docs/images"
 	@echo "make chaos   minutes of kills and freezes      make bench   figures beside the peers"
+	@echo "make scale   a simulated week of the AWS stack under load, as docs/scale.md"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -49,7 +50,7 @@ test: $(VENV)/.ready-dev $(VENV)/.ready-browser
 	$(BIN)/coverage run -m pytest tests/unit -n 3 --dist worksteal
 	$(BIN)/coverage combine --quiet
 	$(BIN)/python tools/coverage_report.py
-	$(BIN)/python -m pytest tests/contracts tests/integration tests/chaos -n 5 --dist worksteal --durations 30 --durations-min 10
+	$(BIN)/python -m pytest tests/contracts tests/integration tests/chaos -n 6 --dist worksteal --durations 30 --durations-min 10
 
 format: $(VENV)/.ready-dev
 	$(BIN)/ruff format .
@@ -70,8 +71,21 @@ contracts: $(VENV)/.ready-dev
 other-pythons: $(VENV)/.ready-dev
 	$(BIN)/python tools/other_pythons.py
 
+# The SAM CLI needs other versions of our dependencies, so it has an environment of its own. uv
+# installs it, because pip takes a minute and a half. Without it, the check says so and goes on.
+SAM := aws-sam-cli==1.170.0
+$(VENV)/.ready-sam: | $(VENV)/.ready-dev
+	@$(BIN)/uv venv --quiet --python $(BIN)/python $(VENV)/sam \
+	  && $(BIN)/uv pip install --quiet --python $(VENV)/sam/bin/python $(SAM) && touch $@ \
+	  || { rm -rf $(VENV)/sam; echo "The SAM CLI could not be installed with uv: sam validate is left out"; }
+
+TEMPLATES := $(addprefix infra/,template.yaml queue.yaml exports.yaml conversations.yaml)
+templates: $(VENV)/.ready-dev $(VENV)/.ready-sam
+	$(BIN)/cfn-lint $(TEMPLATES)
+	test ! -e $(VENV)/sam || SAM_CLI_TELEMETRY=0 $(VENV)/sam/bin/python tools/sam_validate.py $(TEMPLATES)
+
 check: $(VENV)/.ready-dev
-	$(MAKE) -j2 --output-sync=target --no-print-directory lint types contracts
+	$(MAKE) -j2 --output-sync=target --no-print-directory lint types contracts templates
 	$(MAKE) --no-print-directory test other-pythons
 
 # Second opinions: Amazon's own DynamoDB on the stores, LocalStack on the SQS queue. Without them
@@ -118,6 +132,13 @@ $(VENV)/.ready-filesystems: | $(BIN)/python
 
 bench: $(VENV)/.ready-bench $(VENV)/.ready-servers $(VENV)/.ready-filesystems
 	$(BIN)/python -m bench
+
+# The study uses what the tests have for templates and emulators.
+scale: $(VENV)/.ready-dev
+	PYTHONPATH=tests $(BIN)/python -m bench.scale
+
+scale-measure: $(VENV)/.ready-dev
+	PYTHONPATH=tests $(BIN)/python -m bench.scale.measuring
 
 # The font of the screenshots. Without it they look as on a machine that has none.
 $(VENV)/.ready-fonts: | $(BIN)/python

@@ -1,0 +1,451 @@
+"""The templates of infra/ agree with the code: tables, settings, timeouts, metrics, roles."""
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from holdfast.adapters.aws.dynamodb import tables as job_tables
+from holdfast.adapters.aws.dynamodb.chat import tables as chat_tables
+from holdfast.adapters.aws.sqs import SQSQueue
+from holdfast.adapters.observe.metric_table import METRICS
+from holdfast.cli.commands import CommandTable
+from holdfast.config.chat import ChatSettings
+from holdfast.config.heartbeat import HeartbeatSettings
+from holdfast.config.queue import QueueSettings
+from holdfast.config.variables import find_known_variables
+from holdfast.core.checks import CheckLevel
+from holdfast.core.durations import parse_duration
+from holdfast.doctor.state_machine import check_definition
+from holdfast.lambdas.chat import check_time
+from holdfast.lambdas.messaging import max_batch_seconds
+from support.stack_template import (
+    PSEUDO_PARAMETERS,
+    Stack,
+    iter_references,
+    list_stacks,
+    load_template,
+)
+
+TEMPLATES = ("template", "queue", "exports", "conversations")
+STACKS = list_stacks()
+METRICS_BY_NAME = {metric.cloudwatch_name: metric for metric in METRICS}
+OUR_NAMESPACE = "holdfast/shop"
+# Variables of boto3, Python and ECS, which are not settings of Holdfast.
+FOREIGN_VARIABLES = {"TMPDIR"}
+
+each_stack = pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
+
+
+# -- the templates themselves
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_every_reference_names_a_parameter_or_a_resource(name: str) -> None:
+    template = load_template(name)
+    known = {*template["Parameters"], *template["Resources"], *PSEUDO_PARAMETERS}
+    references = set(iter_references([template["Resources"], template.get("Outputs")]))
+    assert references - known <= {"AWS::NoValue"}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_every_parameter_and_condition_is_used(name: str) -> None:
+    template = load_template(name)
+    texts = json.dumps({part: template[part] for part in template if part != "Parameters"})
+    references = set(iter_references({**template, "Parameters": {}}))
+    assert set(template["Parameters"]) <= references
+    for condition in template["Conditions"]:
+        assert texts.count(f'"{condition}"') > 1  # its definition, and a use
+
+
+def test_nested_stacks_get_parameters_that_exist_and_all_that_have_no_default() -> None:
+    for nested in (
+        Stack(
+            load_template("template"),
+            DeployQueue="true",
+            DeployExports="true",
+            DeployConversations="true",
+        )
+        .find("AWS::CloudFormation::Stack")
+        .values()
+    ):
+        parameters = load_template(nested["TemplateURL"].removesuffix(".yaml"))["Parameters"]
+        required = {name for name, value in parameters.items() if "Default" not in value}
+        assert required <= set(nested["Parameters"]) <= set(parameters)
+
+
+@pytest.mark.parametrize("part", ["Queue", "Exports", "Conversations"])
+def test_each_part_can_be_deployed_alone(part: str) -> None:
+    stack = Stack(load_template("template"), **{f"Deploy{part}": "true"})
+    assert list(stack.resources) == [part]
+
+
+def test_without_a_switch_nothing_is_deployed() -> None:
+    assert not Stack(load_template("template")).resources
+
+
+# -- tables
+
+
+def list_expected_tables() -> dict[str, tuple[dict[str, Any], str | None]]:
+    """Return the arguments of CreateTable and the attribute by which rows expire."""
+    jobs = job_tables.JobTables("shop-ExportJobs", "shop-ExportTasks")
+    chats = chat_tables.tables_from_prefix("shop-")
+    return {
+        **{table["TableName"]: (table, "ttl") for table in job_tables.define_tables(jobs)},
+        **{
+            table["TableName"]: (table, chats.expiring.get(table["TableName"]))
+            for table in chat_tables.define_tables(chats)
+        },
+    }
+
+
+def list_tables() -> dict[str, dict[str, Any]]:
+    tables = (stack.find("AWS::DynamoDB::Table") for stack in STACKS.values())
+    return {table["TableName"]: table for found in tables for table in found.values()}
+
+
+def test_the_templates_have_the_tables_of_the_code_and_no_others() -> None:
+    assert list_tables().keys() == list_expected_tables().keys()
+
+
+@pytest.mark.parametrize("name", list_expected_tables())
+def test_a_table_is_what_the_code_would_create(name: str) -> None:
+    table = dict(list_tables()[name])
+    definition, expires_by = list_expected_tables()[name]
+    expiry = table.pop("TimeToLiveSpecification", None)
+    enabled = {"AttributeName": expires_by, "Enabled": True}
+    assert expiry == (None if expires_by is None else enabled)
+    assert table.pop("PointInTimeRecoverySpecification") == {"PointInTimeRecoveryEnabled": True}
+    assert table.pop("SSESpecification") == {"SSEEnabled": True}
+    assert table.pop("DeletionProtectionEnabled") is True
+    assert table == definition
+
+
+@each_stack
+def test_tables_are_retained(stack: Stack) -> None:
+    for name in stack.find("AWS::DynamoDB::Table"):
+        resource = stack.resources[name]
+        assert resource["DeletionPolicy"] == resource["UpdateReplacePolicy"] == "Retain"
+
+
+# -- queues
+
+
+def split_queues(stack: Stack) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the queues for work, and those for dead letters."""
+    queues = stack.find("AWS::SQS::Queue")
+    work = {name: queue for name, queue in queues.items() if "RedrivePolicy" in queue}
+    return work, {name: queue for name, queue in queues.items() if name not in work}
+
+
+@each_stack
+def test_sqs_gives_up_after_the_workers_and_dead_letters_are_kept_longest(stack: Stack) -> None:
+    work, dead = split_queues(stack)
+    for queue in work.values():
+        assert queue["RedrivePolicy"]["maxReceiveCount"] > QueueSettings().max_attempts
+        target = dead[queue["RedrivePolicy"]["deadLetterTargetArn"].removesuffix(".Arn")]
+        assert target["MessageRetentionPeriod"] == 14 * 86_400
+        assert queue["MessageRetentionPeriod"] < target["MessageRetentionPeriod"]
+        sources = target["RedriveAllowPolicy"]["sourceQueueArns"]
+        assert f"arn:aws:sqs:eu-west-1:123456789012:{queue['QueueName']}" in sources
+    for queue in dead.values():
+        assert queue["RedriveAllowPolicy"]["redrivePermission"] == "byQueue"
+        assert len(queue["RedriveAllowPolicy"]["sourceQueueArns"]) == len(work)
+
+
+@each_stack
+def test_queues_are_encrypted_and_hide_a_message_for_a_lease(stack: Stack) -> None:
+    work, dead = split_queues(stack)
+    assert all(queue["SqsManagedSseEnabled"] for queue in (work | dead).values())
+    for queue in work.values():
+        assert queue["VisibilityTimeout"] >= QueueSettings().lease_seconds
+
+
+# -- functions
+
+
+def iter_mappings() -> Iterator[tuple[Stack, dict[str, Any]]]:
+    timeouts = load_template("queue")["Parameters"]["FunctionTimeoutSeconds"]["AllowedValues"]
+    stacks = [
+        Stack(load_template("queue"), Consumer="function", FunctionTimeoutSeconds=timeout)
+        for timeout in timeouts
+    ]
+    for stack in [*stacks, STACKS["conversations"]]:
+        for mapping in stack.find("AWS::Lambda::EventSourceMapping").values():
+            yield stack, mapping
+
+
+def test_a_queue_hides_messages_for_six_timeouts_and_the_window() -> None:
+    for stack, mapping in iter_mappings():
+        function = stack.find("AWS::Lambda::Function")[mapping["FunctionName"]]
+        queue = stack.find("AWS::SQS::Queue")[mapping["EventSourceArn"].removesuffix(".Arn")]
+        window = mapping.get("MaximumBatchingWindowInSeconds", 0)
+        assert queue["VisibilityTimeout"] >= 6 * int(function["Timeout"]) + window
+
+
+def test_mappings_report_failed_records_and_limit_concurrency() -> None:
+    mappings = [mapping for _, mapping in iter_mappings()]
+    assert len(mappings) == 4 + 3
+    for mapping in mappings:
+        assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+        assert mapping["ScalingConfig"]["MaximumConcurrency"] >= 2
+
+
+def test_messaging_has_time_for_one_batch_after_a_cold_start() -> None:
+    timeout = STACKS["conversations"].find("AWS::Lambda::Function")["Messaging"]["Timeout"]
+    check_time(timeout - 10, max_batch_seconds(ChatSettings().policy))
+
+
+@each_stack
+def test_functions_and_containers_log_to_a_group_with_a_retention(stack: Stack) -> None:
+    groups = stack.find("AWS::Logs::LogGroup")
+    assert all(group["RetentionInDays"] for group in groups.values())
+    for function in stack.find("AWS::Lambda::Function").values():
+        assert function["LoggingConfig"]["LogGroup"] in groups
+    for container in list_containers(stack):
+        assert container["LogConfiguration"]["Options"]["awslogs-group"] in groups
+
+
+@each_stack
+def test_handlers_of_holdfast_exist(stack: Stack) -> None:
+    from importlib import import_module
+
+    for function in stack.find("AWS::Lambda::Function").values():
+        module, _, name = function["Handler"].rpartition(".")
+        if module.startswith("holdfast."):
+            assert callable(getattr(import_module(module), name))
+
+
+# -- the service
+
+
+def list_containers(stack: Stack) -> list[dict[str, Any]]:
+    tasks = stack.find("AWS::ECS::TaskDefinition").values()
+    return [container for task in tasks for container in task["ContainerDefinitions"]]
+
+
+CONTAINERS = [
+    container
+    for name in ("queue-service", "exports")
+    for container in list_containers(STACKS[name])
+]
+each_container = pytest.mark.parametrize(
+    "container", CONTAINERS, ids=[container["Name"] for container in CONTAINERS]
+)
+
+
+@each_container
+def test_a_container_is_killed_only_after_its_drain(container: dict[str, Any]) -> None:
+    (drain,) = (word for word in container["Command"] if word.startswith("--drain="))
+    give_back_seconds = 10  # of `export serve`, after its downloads have drained
+    needed = parse_duration(drain.partition("=")[2]) + give_back_seconds
+    assert needed < container["StopTimeout"] <= 120  # what Fargate allows
+
+
+@each_container
+def test_a_container_has_no_root_and_writes_only_to_its_volume(
+    container: dict[str, Any],
+) -> None:
+    variables = {each["Name"]: each["Value"] for each in container["Environment"]}
+    assert container["ReadonlyRootFilesystem"] is True
+    assert int(container["User"]) > 0
+    (mount,) = container["MountPoints"]
+    assert variables["HOLDFAST_DATA_DIR"] == variables["TMPDIR"] == mount["ContainerPath"]
+
+
+@each_container
+def test_the_health_check_asks_the_port_of_the_metrics(container: dict[str, Any]) -> None:
+    (port,) = (word for word in container["Command"] if word.startswith("--metrics-port="))
+    assert (
+        f"127.0.0.1:{port.partition('=')[2]}/metrics" in container["HealthCheck"]["Command"][-1]
+    )
+
+
+@each_container
+def test_the_command_of_a_container_is_one_of_the_command_line(
+    container: dict[str, Any],
+) -> None:
+    words = list(container["Command"])
+    command = CommandTable("").load(words.pop(0))
+    if words[0] in getattr(command, "commands", ()):
+        command = command.commands.load(words.pop(0))
+    options = {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert options <= {option for each in command.params for option in each.opts}
+
+
+@each_stack
+def test_an_update_of_the_stack_keeps_the_number_of_tasks(stack: Stack) -> None:
+    for service in stack.find("AWS::ECS::Service").values():
+        assert "DesiredCount" not in service
+
+
+@each_stack
+def test_a_task_may_protect_itself_in_its_own_cluster(stack: Stack) -> None:
+    (cluster,) = stack.find("AWS::ECS::Cluster").values() or [None]
+    allowed = [
+        statement["Resource"]
+        for statement in iter_statements(stack)
+        if statement["Action"] == "ecs:UpdateTaskProtection"
+    ]
+    arn = "arn:aws:ecs:eu-west-1:123456789012:task/{ClusterName}/*"
+    assert allowed == ([] if cluster is None else [arn.format(**cluster)])
+
+
+# -- the state machine
+
+
+def test_the_state_machine_passes_the_doctor() -> None:
+    (machine,) = STACKS["exports"].find("AWS::StepFunctions::StateMachine").values()
+    interval = HeartbeatSettings().interval_seconds
+    results = list(check_definition(machine["Definition"], interval))
+    assert [result for result in results if result.level is not CheckLevel.OK] == []
+
+
+def test_the_service_knows_the_heartbeat_seconds_of_the_state_machine() -> None:
+    (machine,) = STACKS["exports"].find("AWS::StepFunctions::StateMachine").values()
+    (container,) = list_containers(STACKS["exports"])
+    variables = {each["Name"]: each["Value"] for each in container["Environment"]}
+    seconds = machine["Definition"]["States"]["StartExportJob"]["HeartbeatSeconds"]
+    interval_ms = int(variables["STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS"])
+    assert int(variables["STEP_FUNCTIONS_HEARTBEAT_TIMEOUT_SECONDS"]) == seconds
+    assert seconds >= 3 * interval_ms / 1000
+
+
+# -- settings
+
+
+def iter_variables(stack: Stack) -> Iterator[str]:
+    for function in stack.find("AWS::Lambda::Function").values():
+        yield from function["Environment"]["Variables"]
+    for container in list_containers(stack):
+        yield from (variable["Name"] for variable in container["Environment"])
+
+
+@each_stack
+def test_every_variable_is_a_setting(stack: Stack) -> None:
+    assert set(iter_variables(stack)) - FOREIGN_VARIABLES <= find_known_variables()
+
+
+# -- alarms and dashboards
+
+Series = tuple[str, str, dict[str, str]]
+"""The namespace, the name and the dimensions of a metric."""
+
+
+def iter_alarm_metrics(stack: Stack) -> Iterator[Series]:
+    for alarm in stack.find("AWS::CloudWatch::Alarm").values():
+        parts = [
+            part["MetricStat"]["Metric"]
+            for part in alarm.get("Metrics", ())
+            if "MetricStat" in part
+        ]
+        for part in parts or [alarm]:
+            dimensions = {each["Name"]: each["Value"] for each in part.get("Dimensions", ())}
+            yield part["Namespace"], part["MetricName"], dimensions
+
+
+def iter_dashboard_metrics(stack: Stack) -> Iterator[Series]:
+    for dashboard in stack.find("AWS::CloudWatch::Dashboard").values():
+        for widget in json.loads(dashboard["DashboardBody"])["widgets"]:
+            for row in widget["properties"]["metrics"]:
+                namespace, name, *rest = (part for part in row if isinstance(part, str))
+                yield namespace, name, dict(zip(rest[::2], rest[1::2], strict=True))
+
+
+@each_stack
+def test_every_metric_of_ours_exists_with_these_dimensions(stack: Stack) -> None:
+    series = [*iter_alarm_metrics(stack), *iter_dashboard_metrics(stack)]
+    assert series
+    for namespace, name, dimensions in series:
+        if not namespace.startswith("AWS/"):
+            assert namespace == OUR_NAMESPACE
+            assert set(METRICS_BY_NAME[name].labels) == set(dimensions)
+
+
+@each_stack
+def test_metrics_of_a_queue_have_its_name_in_events(stack: Stack) -> None:
+    queues = stack.find("AWS::SQS::Queue").values()
+    names = {SQSQueue(queue["QueueName"]).name for queue in queues}
+    for _, _, dimensions in [*iter_alarm_metrics(stack), *iter_dashboard_metrics(stack)]:
+        assert dimensions.get("queue") in {None, *names}
+
+
+@each_stack
+def test_every_alarm_tells_the_topic_and_is_quiet_without_data(stack: Stack) -> None:
+    for alarm in stack.find("AWS::CloudWatch::Alarm").values():
+        assert alarm["AlarmActions"] == alarm["OKActions"] == ["Alarms"]
+        assert alarm["TreatMissingData"] == "notBreaching"
+        assert len(alarm["AlarmDescription"]) > 20
+
+
+def list_alarms(name: str) -> dict[str, dict[str, Any]]:
+    alarms = STACKS[name].find("AWS::CloudWatch::Alarm")
+    return {alarm["AlarmName"].rpartition("-")[2]: alarm for alarm in alarms.values()}
+
+
+@pytest.mark.parametrize(
+    ("alarm", "operator", "threshold", "period"),
+    [
+        ("HeartbeatFailureRate", "GreaterThanThreshold", 5, 300),
+        ("StepFunctionsTimeouts", "GreaterThanOrEqualToThreshold", 1, 3600),
+        ("HeartbeatLatency", "GreaterThanThreshold", 5000, 300),
+    ],
+)
+def test_the_alarms_of_the_heartbeat_document(
+    alarm: str, operator: str, threshold: int, period: int
+) -> None:
+    properties = list_alarms("exports")[alarm]
+    periods = {
+        part["MetricStat"]["Period"]
+        for part in properties.get("Metrics", ())
+        if "MetricStat" in part
+    } or {properties["Period"]}
+    assert properties["ComparisonOperator"] == operator
+    assert properties["Threshold"] == threshold
+    assert periods == {period}
+    assert properties["EvaluationPeriods"] == 1
+
+
+def test_every_part_has_its_alarms() -> None:
+    work = {"OldestMessage", "DeadLetters", "LostLeases"}
+    heartbeats = {"HeartbeatFailureRate", "StepFunctionsTimeouts", "HeartbeatLatency"}
+    assert list_alarms("queue-none").keys() == work
+    assert list_alarms("exports").keys() == work | heartbeats
+    chats = {"Parked", "SentNotRecorded", "SweeperErrors"}
+    assert list_alarms("conversations").keys() == work | chats
+
+
+# -- roles
+
+
+def iter_statements(stack: Stack) -> Iterator[dict[str, Any]]:
+    for role in stack.find("AWS::IAM::Role").values():
+        for policy in role["Policies"]:
+            yield from policy["PolicyDocument"]["Statement"]
+
+
+@each_stack
+def test_policies_name_actions_and_resources_without_wildcards(stack: Stack) -> None:
+    for statement in iter_statements(stack):
+        actions = statement["Action"]
+        for action in [actions] if isinstance(actions, str) else actions:
+            assert re.fullmatch(r"[a-z0-9]+:[A-Za-z]+", action)
+        if statement["Resource"] == "*":  # only for actions that have no resource in IAM
+            assert actions == "ecr:GetAuthorizationToken" or {
+                action.partition("Task")[0] for action in actions
+            } == {"states:Send"}
+
+
+@each_stack
+def test_each_component_has_its_own_role(stack: Stack) -> None:
+    roles = [function["Role"] for function in stack.find("AWS::Lambda::Function").values()]
+    for task in stack.find("AWS::ECS::TaskDefinition").values():
+        roles += [task["TaskRoleArn"], task["ExecutionRoleArn"]]
+    machines = stack.find("AWS::StepFunctions::StateMachine").values()
+    roles += [machine["RoleArn"] for machine in machines]
+    assert sorted(roles) == sorted(f"{name}.Arn" for name in stack.find("AWS::IAM::Role"))
+    assert all(first != second for first, second in pairwise(sorted(roles)))
