@@ -20,6 +20,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,17 +67,23 @@ class Ministack:
 @pytest.fixture(scope="session")
 def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ministack]:
     """A running server, shared by all tests of this process."""
-    folder = tmp_path_factory.mktemp("ministack")
-    server = _start_server(folder)
+    with run_ministack(tmp_path_factory.mktemp("ministack")) as server:
+        yield server
+
+
+@contextmanager
+def run_ministack(folder: Path, **settings: str) -> Iterator[Ministack]:
+    """Run a server of its own, with these variables in its environment."""
+    server = _start_server(folder, settings)
     try:
         yield server
     finally:
         _end(server)
 
 
-def _start_server(folder: Path) -> Ministack:
+def _start_server(folder: Path, settings: dict[str, str]) -> Ministack:
     for _ in range(_MAX_TRIES):
-        server = _start_process(folder, _find_free_port())
+        server = _start_process(folder, _find_free_port(), settings)
         if _is_responding(server):
             return server
         _end(server)
@@ -90,7 +97,7 @@ def _find_free_port() -> int:
         return port
 
 
-def _start_process(folder: Path, port: int) -> Ministack:
+def _start_process(folder: Path, port: int, more: dict[str, str]) -> Ministack:
     url, log = f"http://127.0.0.1:{port}", folder / f"{port}.log"
     settings = {
         "AWS_ENDPOINT_URL": url,  # for the functions it runs
@@ -99,6 +106,7 @@ def _start_process(folder: Path, port: int) -> Ministack:
         "MINISTACK_ACCOUNT_ID": ACCOUNT,
         "MINISTACK_REGION": REGION,
         "TMPDIR": str(folder),
+        **more,
     }
     with log.open("wb") as out:
         process = subprocess.Popen(

@@ -1,0 +1,137 @@
+"""Compare the calls of a component with what its role allows.
+
+A permission is an action and a resource. The recorded calls of a component, and the calls that
+AWS makes with its role, are the permissions that are used. The policies of the role are the
+permissions that are allowed, each with the wildcards that are written in it.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from support.stack.deployment import ONLY_ON_MINISTACK
+
+_S3_ACTIONS = {
+    "CreateMultipartUpload": "PutObject",
+    "UploadPart": "PutObject",
+    "CompleteMultipartUpload": "PutObject",
+    "HeadObject": "GetObject",
+    "HeadBucket": "ListBucket",
+    "ListObjectsV2": "ListBucket",
+}
+_TRANSACTION_ACTIONS = {
+    "Put": "PutItem",
+    "Update": "UpdateItem",
+    "Delete": "DeleteItem",
+    "ConditionCheck": "ConditionCheckItem",
+}
+
+
+class Permission(NamedTuple):
+    """An action on a resource, which may have wildcards if a policy allows it."""
+
+    action: str
+    resource: str
+
+    def includes(self, used: "Permission") -> bool:
+        """Return whether this permission of a policy allows that use."""
+        return self.action == used.action and fnmatchcase(used.resource, self.resource)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a role lacks, and what it allows without need."""
+
+    lacking: frozenset[Permission]
+    unused: frozenset[Permission]
+
+
+def compare(allowed: Iterable[Permission], used: Iterable[Permission]) -> Comparison:
+    """Compare what a role allows with what is used."""
+    allowed, used = frozenset(allowed), frozenset(used)
+    return Comparison(
+        frozenset(use for use in used if not any(each.includes(use) for each in allowed)),
+        frozenset(each for each in allowed if not any(map(each.includes, used))),
+    )
+
+
+def read_allowed(iam: Any, role: str) -> frozenset[Permission]:
+    """Return the permissions in the policies of a role."""
+    assert not iam.list_attached_role_policies(RoleName=role)["AttachedPolicies"]
+    names = iam.list_role_policies(RoleName=role)["PolicyNames"]
+    policies = [
+        iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"]
+        for name in names
+        if name != ONLY_ON_MINISTACK
+    ]
+    return frozenset(
+        Permission(action, resource)
+        for policy in policies
+        for statement in policy["Statement"]
+        for action in _to_list(statement["Action"])
+        for resource in _to_list(statement["Resource"])
+    )
+
+
+def read_used(path: Path) -> frozenset[Permission]:
+    """Return the permissions that the calls in a file of the recorder need."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    calls = (json.loads(line) for line in lines)
+    return frozenset(
+        permission
+        for service, operation, params in calls
+        for permission in _permissions_from_call(service, operation, params)
+    )
+
+
+def _permissions_from_call(
+    service: str, operation: str, params: dict[str, Any]
+) -> Iterator[Permission]:
+    match service:
+        case "sqs":
+            name = params.get("QueueName") or params["QueueUrl"].rpartition("/")[2]
+            yield Permission(f"sqs:{operation.removesuffix('Batch')}", make_arn("sqs", name))
+        case "dynamodb":
+            yield from _permissions_from_dynamodb(operation, params)
+        case "s3":
+            action = _S3_ACTIONS.get(operation, operation)
+            path = [params["Bucket"]] + ([params["Key"]] if "Key" in params else [])
+            yield Permission(f"s3:{action}", f"arn:aws:s3:::{'/'.join(path)}")
+        case "secretsmanager":
+            secret = make_arn("secretsmanager", f"secret:{params['SecretId']}")
+            yield Permission(f"secretsmanager:{operation}", secret)
+        case "stepfunctions":
+            yield Permission(f"states:{operation}", "*")
+        case _:
+            raise AssertionError(f"what permission does {service} {operation} need?")
+
+
+def _permissions_from_dynamodb(operation: str, params: dict[str, Any]) -> Iterator[Permission]:
+    if operation == "TransactWriteItems":
+        for item in params["TransactItems"]:
+            ((kind, write),) = item.items()
+            yield _permission_on_table(_TRANSACTION_ACTIONS[kind], write["TableName"])
+    elif "RequestItems" in params:
+        for table in params["RequestItems"]:
+            yield _permission_on_table(operation, table)
+    else:
+        index = f"/index/{params['IndexName']}" if "IndexName" in params else ""
+        yield _permission_on_table(operation, params["TableName"] + index)
+
+
+def _permission_on_table(operation: str, table: str) -> Permission:
+    return Permission(f"dynamodb:{operation}", make_arn("dynamodb", f"table/{table}"))
+
+
+def make_arn(service: str, resource: str) -> str:
+    """Return the ARN of a resource of the account that the stack is deployed to."""
+    from support.ministack_server import ACCOUNT, REGION  # late, because it is a pytest plugin
+
+    return f"arn:aws:{service}:{REGION}:{ACCOUNT}:{resource}"
+
+
+def _to_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
