@@ -24,7 +24,7 @@ from holdfast.cli.console import (
     print_result,
     strip_control_characters,
 )
-from holdfast.cli.errors import ExitCode, NotFound, UsageError
+from holdfast.cli.errors import ExitCode, NotFound, UsageError, silence_log
 from holdfast.cli.ids import complete_message_ids
 from holdfast.core.text import format_count
 from holdfast.core.urls import find_store_file
@@ -156,11 +156,29 @@ def _print_count(verb: str, count: int, missing: list[str], as_json: bool) -> No
 # -- checks
 
 
-def doctor(queue: Queue = None, as_json: AsJson = False) -> None:
-    """Check a queue's folder or database, or an SQS queue's settings, for problems."""
-    from holdfast.bootstrap import examine_queue
+def doctor(
+    queue: Queue = None,
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Check what this CloudFormation stack has deployed, instead of a queue.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a queue, or a deployed stack, for problems."""
+    if stack is None:
+        from holdfast.bootstrap import examine_queue
 
-    print_check_results(examine_queue(resolve_queue(queue)), as_json)
+        print_check_results(examine_queue(resolve_queue(queue)), as_json)
+        return
+    if queue is not None:
+        raise UsageError(f"give a queue or --stack, not both; got {queue!r} and {stack!r}")
+    from holdfast.doctor.stack.examine import examine_stack
+
+    with silence_log():
+        print_check_results(examine_stack(stack), as_json)
 
 
 def check_tables(

@@ -38,7 +38,7 @@ def check_event_sources(
         arn = str(mapping.get("FunctionArn", ""))
         timeout_seconds = _read_timeout(client, arn)
         name = f"lambda {arn.partition(':function:')[2] or arn}"
-        for result in _check_mapping(mapping, timeout_seconds, visibility_seconds):
+        for result in check_mapping(mapping, timeout_seconds, visibility_seconds):
             yield replace(result, check=name)
 
 
@@ -51,7 +51,7 @@ def _read_timeout(client: Any, arn: str) -> int | None:
         return None
 
 
-def _check_mapping(
+def check_mapping(
     mapping: Mapping[str, Any], timeout_seconds: int | None, visibility_seconds: int
 ) -> Iterator[CheckResult]:
     """Check an event source mapping. The timeout of its function is None if it is unknown."""

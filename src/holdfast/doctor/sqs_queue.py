@@ -29,6 +29,7 @@ _MIN_LONG_POLL_LEASE_SECONDS = 3.0  # below it, a third is less than a second to
 _FAKE_HANDLE = "holdfast-doctor"  # real receipt handles never look like this
 _TRY_AGAIN = "try again when SQS responds"
 
+_SEND = "sqs:SendMessage"
 # Permissions that can be tried without an effect: SQS checks the permission before it
 # refuses an invalid handle, and an empty batch sends nothing.
 _PROBES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -37,7 +38,7 @@ _PROBES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {"ReceiptHandle": _FAKE_HANDLE, "VisibilityTimeout": 0},
     ),
     "sqs:DeleteMessage": ("delete_message", {"ReceiptHandle": _FAKE_HANDLE}),
-    "sqs:SendMessage": ("send_message_batch", {"Entries": []}),
+    _SEND: ("send_message_batch", {"Entries": []}),
 }
 
 
@@ -146,16 +147,25 @@ def check_encryption(queue: SqsQueue) -> Iterator[CheckResult]:
 
 
 def check_permissions(queue: SqsQueue) -> Iterator[CheckResult]:
-    """Try the permissions that can be tried without an effect."""
+    """Try the permissions that can be tried without an effect.
+
+    A worker sends only messages that are newer than its code, so the lack of that permission
+    alone is not a problem.
+    """
     denied = [name for name, call in _PROBES.items() if _is_denied(queue.client, *call)]
-    if denied:
+    if denied not in ([], [_SEND]):
         yield fail(
             f"this user lacks {', '.join(denied)}",
             "allow them on the queue; a worker needs sqs:ReceiveMessage as well",
         )
     else:
+        sending = (
+            f"{_SEND} is refused, which producers need, and workers during a deployment"
+            if denied
+            else "sending is not refused"
+        )
         yield ok(
-            "this user may inspect, extend and delete; sending is not refused; "
+            f"this user may inspect, extend and delete; {sending}; "
             "sqs:ReceiveMessage was not tried, because that would count as an attempt",
         )
 

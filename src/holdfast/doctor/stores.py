@@ -12,7 +12,7 @@ from holdfast.adapters.local.sqlite.connection import Schema
 from holdfast.core.checks import CheckLevel, CheckResult, fail, ok, warn
 from holdfast.core.errors import HoldfastError
 from holdfast.core.urls import STORES, find_store_file, parse_url
-from holdfast.doctor.runner import CheckFailed, run_checks
+from holdfast.doctor.runner import Check, CheckFailed, run_checks
 from holdfast.doctor.sqlite_file import SQLITE_FILE, SqliteFile, check_mount
 
 _RECREATE = "a key cannot be changed: use other names (dynamodb:PREFIX) or recreate the table"
@@ -81,25 +81,32 @@ class Table:
     expires_by: str | None
 
 
-def check_job_tables(url: str, client: Any = None) -> Iterator[CheckResult]:
-    """Check the tables of a dynamodb: job store. Raises ConfigError without a client."""
+def check_job_tables(
+    url: str, client: Any = None, more: tuple[Check[Table], ...] = ()
+) -> Iterator[CheckResult]:
+    """Check the tables of a dynamodb: job store, with `more` checks of each table.
+
+    Raises ConfigError if no client is given and none can be made.
+    """
     from holdfast.adapters.aws.dynamodb import tables
 
     prefix = parse_url(url, STORES).path
     names = tables.JobTables(f"{prefix}{tables.JOBS}", f"{prefix}{tables.TASKS}")
     expiring = dict.fromkeys((names.jobs, names.tasks), "ttl")
     command = tables.format_tables_command(names)
-    return _check_tables(client, tables.define_tables(names), expiring, command)
+    return _check_tables(client, tables.define_tables(names), expiring, command, more)
 
 
-def check_chat_tables(url: str, client: Any = None) -> Iterator[CheckResult]:
+def check_chat_tables(
+    url: str, client: Any = None, more: tuple[Check[Table], ...] = ()
+) -> Iterator[CheckResult]:
     """Check the tables of a dynamodb: conversation store. Raises as `check_job_tables` does."""
     from holdfast.adapters.aws.dynamodb.chat import tables
 
     prefix = parse_url(url, STORES).path
     names = tables.tables_from_prefix(prefix)
     command = tables.format_tables_command(prefix)
-    return _check_tables(client, tables.define_tables(names), names.expiring, command)
+    return _check_tables(client, tables.define_tables(names), names.expiring, command, more)
 
 
 def _check_tables(
@@ -107,6 +114,7 @@ def _check_tables(
     definitions: list[dict[str, Any]],
     expiring: Mapping[str, str],
     command: str,
+    more: tuple[Check[Table], ...],
 ) -> Iterator[CheckResult]:
     """Compare each table with its definition. `command` is the one that shows the tables."""
     if client is None:
@@ -118,7 +126,7 @@ def _check_tables(
         name = definition["TableName"]
         description, expiry = _describe(client, name, command)
         table = Table(name, definition, description, expiry, expiring.get(name))
-        return run_checks(table, *TABLE)
+        return run_checks(table, *TABLE, *more)
 
     for definition in definitions:
         yield from run_checks(definition, ("table", examine))
@@ -128,17 +136,21 @@ def _describe(client: Any, name: str, command: str) -> tuple[Any, Any]:
     from botocore.exceptions import BotoCoreError, ClientError
 
     from holdfast.adapters.aws.dynamodb import errors
-    from holdfast.adapters.aws.errors import get_error_code
+    from holdfast.adapters.aws.errors import DENIED, get_error_code
 
     try:
         table = client.describe_table(TableName=name)["Table"]
         return table, client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]
     except (BotoCoreError, ClientError) as error:
-        if get_error_code(error) in errors.NO_TABLE:
+        code = get_error_code(error)
+        if code in errors.NO_TABLE:
             text, remedy = f"{name} does not exist", f"create it with `{command} --create`"
         else:
-            reason = str(errors.explain_error("DescribeTable", error, command))
+            operation = getattr(error, "operation_name", "DescribeTable")
+            reason = str(errors.explain_error(operation, error, command))
             text, remedy = f"{name}: {reason}", "check that this machine can reach DynamoDB"
+            if code in DENIED:
+                remedy = f"allow this user dynamodb:{operation}"
         raise CheckFailed(text, remedy) from error
 
 

@@ -110,13 +110,18 @@ def drop_privileges() -> None:
             ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, capability)
 
 
-def eventually(condition: Callable[[], Any], seconds: float = WAIT_TIMEOUT_SECONDS) -> Any:
+def eventually(
+    condition: Callable[[], Any],
+    seconds: float = WAIT_TIMEOUT_SECONDS,
+    *,
+    every_seconds: float = 0.05,
+) -> Any:
     """Wait until a condition is met, and return its value."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if value := condition():
             return value
-        time.sleep(0.05)
+        time.sleep(every_seconds)
     raise AssertionError("the condition was not met in time")
 
 

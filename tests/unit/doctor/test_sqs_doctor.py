@@ -174,7 +174,6 @@ def test_a_network_that_is_down_is_reported(sqs: SimulatedSqs) -> None:
     [
         ("ChangeMessageVisibility", "sqs:ChangeMessageVisibility"),
         ("DeleteMessage", "sqs:DeleteMessage"),
-        ("SendMessageBatch", "sqs:SendMessage"),
     ],
 )
 def test_a_missing_permission_is_named(
@@ -185,6 +184,25 @@ def test_a_missing_permission_is_named(
     finding = get_only(select(examine_sqs(sqs), "permissions"))
     assert finding.level is CheckLevel.FAIL
     assert finding.found == f"this user lacks {permission}"
+
+
+def test_a_worker_that_may_not_send_is_no_problem(sqs: SimulatedSqs) -> None:
+    create_good_queue(sqs)
+    sqs.faults.fail("SendMessageBatch", "AccessDenied", times=inf)
+    finding = get_only(select(examine_sqs(sqs), "permissions"))
+    assert finding.level is CheckLevel.OK
+    assert "sqs:SendMessage is refused, which producers need" in finding.found
+
+
+def test_a_user_without_any_permission_lacks_that_for_sending_as_well(
+    sqs: SimulatedSqs,
+) -> None:
+    create_good_queue(sqs)
+    for operation in ("ChangeMessageVisibility", "DeleteMessage", "SendMessageBatch"):
+        sqs.faults.fail(operation, "AccessDenied", times=inf)
+    finding = get_only(select(examine_sqs(sqs), "permissions"))
+    assert finding.level is CheckLevel.FAIL
+    assert finding.found.endswith("sqs:DeleteMessage, sqs:SendMessage")
 
 
 def test_permissions_that_could_not_be_tried_are_not_reported_as_granted(
