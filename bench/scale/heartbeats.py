@@ -1,0 +1,90 @@
+"""Heartbeats of the exports: the package's own schedule, and the quota of Step Functions."""
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from holdfast.jobs.heartbeats.schedule import (
+    HeartbeatSchedule,
+    HeartbeatTiming,
+    ScheduledHeartbeat,
+)
+from holdfast.jobs.model import ExportJob
+
+if TYPE_CHECKING:
+    from bench.scale.exports import ExportModel, Host
+
+
+class TokenBucket:
+    """The quota of an API: a bucket that is refilled every second."""
+
+    def __init__(self, capacity: float, refill: float) -> None:
+        self._capacity, self._refill = capacity, refill
+        self._tokens, self._at = capacity, 0.0
+
+    def take(self, now: float, share: float) -> bool:
+        """Take a token if there is one. `share` is how much of the refill comes now."""
+        refilled = self._tokens + (now - self._at) * self._refill * share
+        self._tokens, self._at = min(self._capacity, refilled), now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class SampledSchedule(HeartbeatSchedule):
+    """The package's schedule, for one job in `sample`."""
+
+    def __init__(self, timing: HeartbeatTiming, sample: int) -> None:
+        super().__init__(timing, lambda: None)
+        self._sample = sample
+
+    def _schedule_new(self, job: ExportJob, new_jobs: int, now: float) -> None:
+        super()._schedule_new(job, new_jobs * self._sample, now)
+
+
+class Sender:
+    """The heartbeats of one task, with the package's own schedule."""
+
+    def __init__(self, model: "ExportModel", host: "Host") -> None:
+        self._model, self._host, self._simulation = model, host, model.simulation
+        timing = HeartbeatTiming(
+            model.deployment.heartbeats.interval_seconds, model.simulation.now
+        )
+        self._schedule = SampledSchedule(timing, model.sample)
+        self._due_at = inf
+        self._list()
+
+    def _list(self) -> None:
+        """List the active jobs, as at the start of each interval."""
+        if not self._host.alive:
+            return
+        model, now = self._model, self._simulation.now
+        interval = model.deployment.heartbeats.interval_seconds
+        self._simulation.after(interval, self._list)
+        model.count_listing()
+        if model.health.dynamodb_errors < 1:
+            jobs = [job.sampled for job in model.iter_sampled() if job.stored and job.sampled]
+            self._schedule.apply_listing(jobs, asked_at=now, now=now)
+        self._wake()
+
+    def _wake(self) -> None:
+        due_at = self._schedule.await_next()
+        if due_at < self._due_at:
+            self._due_at = due_at
+            self._simulation.at(due_at, self._send_due, due_at)
+
+    def _send_due(self, due_at: float) -> None:
+        if due_at != self._due_at or not self._host.alive:
+            return
+        self._due_at = inf
+        for heartbeat in self._schedule.take_due(self._simulation.now):
+            self._send(heartbeat)
+        self._wake()
+
+    def _send(self, heartbeat: ScheduledHeartbeat) -> None:
+        model, now = self._model, self._simulation.now
+        if not heartbeat.live:
+            self._schedule.reschedule(heartbeat, now, sent=False, failed=False)
+            return
+        accepted = model.accept_heartbeat(heartbeat.key)
+        self._schedule.reschedule(heartbeat, now, sent=True, failed=not accepted)

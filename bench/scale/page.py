@@ -1,0 +1,683 @@
+"""Write docs/scale.md from the results of the study."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.scale.chats import CHANNEL_SHARES
+from bench.scale.deployment import Deployment, read_templates
+from bench.scale.exports import FILES, SAMPLE
+from bench.scale.latencies import LATENCIES, compute_call_seconds
+from bench.scale.measuring import read_measurements
+from bench.scale.prices import AS_OF, PRICES, REGION
+from bench.scale.quotas import QUOTAS
+from bench.scale.study import (
+    ACTIVE_JOBS,
+    JOB_SECONDS,
+    MESSAGE_SECONDS,
+    MESSAGES_PER_DAY,
+    TURN_SECONDS,
+    TURNS_PER_MINUTE,
+    size_deployment,
+)
+from bench.scale.validating import MARGIN
+
+PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
+_PARTS = {"work": "work queue", "export": "exports", "chat": "conversations"}
+_UNITS = {"work": "messages", "export": "jobs", "chat": "turns"}
+_PARTITION_WRITES = QUOTAS["dynamodb.index_write"].limit
+_AT_ONCE_SECONDS = 20  # the resolution of the watch is 10 s
+
+
+def render(results: Mapping[str, Any]) -> str:
+    """Return the page."""
+    sections = [
+        _write_summary(results),
+        _write_load(),
+        _write_model(results),
+        _write_settings(),
+        _write_week(results),
+        _write_failures(results["week"]),
+        _write_quotas(results),
+        _write_variants(results),
+        _write_validation(results["validation"], results["outage"]),
+        _write_parameters(),
+    ]
+    return "\n".join("\n".join(section) + "\n" for section in sections)
+
+
+# -- sections
+
+
+def _write_summary(results: Mapping[str, Any]) -> list[str]:
+    week, templates = results["week"], read_templates()
+    costs = {part: sum(week["costs"][part].values()) for part in _PARTS}
+    slowest = max(week["faults"], key=lambda fault: max(fault["recovered"].values()))
+    slowest_seconds = max(slowest["recovered"].values())
+    twice = sum(week["final"][part]["counted_twice"] for part in _PARTS)
+    lost = sum(week["final"][part]["lost"] for part in _PARTS)
+    order = _sort_quotas(results["multiples"]["reached"])
+    first, second = order[0], order[1]
+    reached = results["multiples"]["reached"]
+    writes = _flow("turn")["dynamodb.write"]
+    return [
+        "# Scale study",
+        "",
+        f"`make scale` simulates the whole deployment of `infra/` for a week: "
+        f"{MESSAGES_PER_DAY:,} messages a day, {ACTIVE_JOBS:,} active jobs and "
+        f"{TURNS_PER_MINUTE:,} conversations a minute, with failures of every component. "
+        "It writes this page. The time is virtual, so the week takes "
+        f"{week['cpu_seconds'] / 60:.0f} minutes of one core, and the same seed gives the "
+        "same week.",
+        "",
+        "What it says:",
+        "",
+        f"- **Nothing is lost and nothing is counted twice** in {len(week['faults'])} "
+        f"failures: {lost:,} of {_total(week, 'sent'):,} messages, jobs and turns are lost, "
+        f"{twice:,} are counted twice.",
+        f"- **A week costs {_money(sum(costs.values()))}**: "
+        + ", ".join(f"{_money(costs[part])} for {name}" for part, name in _PARTS.items())
+        + ". The model, the messages of Twilio, logs and traffic are not in it.",
+        f"- **The longest recovery takes {_duration(slowest_seconds)}**, after this failure: "
+        f"{slowest['name']}.",
+        f"- **The first quota is {QUOTAS[first].name}**, whose default is reached at "
+        f"{reached[first]:g} × the load, so it must be raised before the first day. "
+        f"The next one is {QUOTAS[second].name}, at {reached[second]:g} × the load.",
+        "- **The templates' defaults do not carry this load**, and are not meant to: "
+        + _describe_defaults(templates)
+        + " [Settings](#settings) says what to change.",
+        "- **Heartbeats limit the exports.** Each task that sends heartbeats sends them for "
+        "every active job, and each task lists every active job. Both grow with the number of "
+        "tasks times the number of jobs. With the templates' settings and 8 jobs in a task, "
+        f"{ACTIVE_JOBS:,} jobs would cause {_count_default_heartbeats(templates):,.0f} "
+        "heartbeats a second, and Step Functions accepts "
+        f"{QUOTAS['states.heartbeat'].limit:,.0f} ([what follows](#what-if)).",
+        f"- **A turn writes {writes:g} units to DynamoDB**, because its row, with the recent "
+        "history, is written five times. That is "
+        f"{_money(week['costs']['chat']['dynamodb.write'])} of the "
+        f"{_money(costs['chat'])} for conversations.",
+    ]
+
+
+def _write_load() -> list[str]:
+    rows = [
+        (
+            "messages",
+            f"{MESSAGES_PER_DAY:,} a day",
+            "99 % take a median of 0.8 s, 1 % take 30 to 300 s; one in 1,000 attempts fails",
+        ),
+        (
+            "jobs",
+            f"{ACTIVE_JOBS:,} active at any time",
+            f"{FILES} files each, {JOB_SECONDS / 60:.0f} minutes on average",
+        ),
+        (
+            "conversations",
+            f"{TURNS_PER_MINUTE:,} turns a minute",
+            "3 messages on average, about 3 s apart; a reply takes the model a median of "
+            f"{LATENCIES['model'].seconds:g} s; "
+            + ", ".join(
+                f"{share * 100:.0f} % {name}" for name, share in CHANNEL_SHARES.items()
+            ),
+        ),
+    ]
+    return [
+        "## The load",
+        "",
+        *_table(("", "how many", "how long"), rows),
+        "",
+        "Messages and conversations follow the day: 40 % of the mean at midnight, 160 % at "
+        "noon. Jobs do not. The failures happen at busy hours.",
+    ]
+
+
+def _write_model(results: Mapping[str, Any]) -> list[str]:
+    rows = [
+        (
+            "leases and their renewals, of messages",
+            "the package's `Lease` and `LeaseKeeper`, on virtual time",
+        ),
+        (
+            "renewals of jobs",
+            "a table: calls of a real `LeaseKeeper` by the number of leases it holds",
+        ),
+        (
+            "heartbeats",
+            f"the package's `HeartbeatSchedule`, for one job in {SAMPLE} and one "
+            f"{SAMPLE}th of the quota",
+        ),
+        (
+            "retries, attempts, windows, sweeps",
+            "the package's `Backoff` and settings; the delays of polls, settles and acks",
+        ),
+        (
+            "tasks, scaling, concurrency, timeouts, alarms",
+            "read from `infra/*.yaml`; target tracking as AWS describes it",
+        ),
+        (
+            "calls of a turn, a job, a file, a listing, a sweep",
+            "counted: the package's code on moto, with the capacity of each row",
+        ),
+        (
+            "SQS, DynamoDB, Step Functions, Lambda, Fargate",
+            "models: a time for each call, quotas, and failures",
+        ),
+        (
+            "the model's API, Twilio",
+            "models: a time, refused connections and hangs",
+        ),
+    ]
+    return [
+        "## What is real, and what is a model",
+        "",
+        *_table(("part", "how it is simulated"), rows),
+        "",
+        "Each message, turn, trigger, job, Fargate task and invocation is simulated by itself: "
+        f"{results['week']['events']:,} events. Not simulated are two turns of one customer at "
+        "the same time, FIFO queues, several regions, files that fail, and the second message "
+        "of a job whose execution was retried.",
+    ]
+
+
+def _write_settings() -> list[str]:
+    _, changes = size_deployment()
+    rows = [
+        (change.setting, change.template, change.study, change.reason) for change in changes
+    ]
+    return [
+        "## Settings",
+        "",
+        "The study deploys the templates with these changes. All others are the defaults.",
+        "",
+        *_table(("setting", "template", "study", "reason"), rows),
+    ]
+
+
+def _write_week(results: Mapping[str, Any]) -> list[str]:
+    week = results["week"]
+    days = week["days"]
+    throughput = [
+        (
+            name,
+            f"{week['final'][part]['counted']:,} {_UNITS[part]}",
+            f"{week['final'][part]['counted'] / days / 86400:.1f}",
+            _duration(week[part]["wait_p50"]),
+            _duration(week[part]["wait_p99"]),
+            _duration(week[part]["wait_p99_failing"]),
+            f"{week['final'][part]['counted_twice']}",
+            f"{week['final'][part]['lost']}",
+        )
+        for part, name in _PARTS.items()
+    ]
+    return [
+        "## The week",
+        "",
+        *_table(
+            (
+                "", "counted", "a second", "wait p50", "wait p99", "p99 in failures",
+                "counted twice", "lost",
+            ),
+            throughput,
+            numbers=True,
+        ),
+        "",
+        "The wait of a message and of a job is that for a worker. The wait of a turn is that "
+        "of the customer, from the last message to the reply. Waits in a failure, and until "
+        "its backlog is gone, are counted by themselves.",
+        "",
+        "The wait of messages comes from the scaling rule: a task is added when 100 messages "
+        "wait for each one for three minutes, so some wait at every rise of the load. A lower "
+        "`TargetValue`, or more `MinTasks`, buys shorter waits.",
+        "",
+        "### Calls",
+        "",
+        *_write_calls(week),
+        "",
+        "### Cost",
+        "",
+        *_write_costs(week),
+    ]  # fmt: skip
+
+
+def _write_calls(week: Mapping[str, Any]) -> list[str]:
+    names = sorted({name for part in _PARTS for name in week["calls"][part]})
+    rows = [
+        (name, *(_millions(week["calls"][part].get(name, 0.0)) for part in _PARTS))
+        for name in names
+        if sum(week["calls"][part].get(name, 0.0) for part in _PARTS) >= 1e4
+    ]
+    beats = week["export"]["heartbeats"]
+    rows.append(("states.SendTaskHeartbeat", "–", _millions(beats), "–"))
+    totals = {
+        part: sum(week["calls"][part].values()) + (beats if part == "export" else 0.0)
+        for part in _PARTS
+    }
+    rows.append(("**all**", *(f"**{_millions(totals[part])}**" for part in _PARTS)))
+    rows.append(
+        (
+            "for each message, job or turn",
+            *(f"{totals[part] / week['final'][part]['counted']:.1f}" for part in _PARTS),
+        )
+    )
+    return [
+        *_table(("calls, in millions", *_PARTS.values()), rows, numbers=True),
+        "",
+        "At this load a receive brings one message, because a worker asks as soon as a slot is "
+        "free, and an ack seldom finds another one to share a call with. "
+        "A [saturated worker](benchmarks-sqs.md) needs 0.3 calls for a message.",
+    ]
+
+
+def _write_costs(week: Mapping[str, Any]) -> list[str]:
+    names = [name for name in PRICES if any(name in week["costs"][part] for part in _PARTS)]
+    rows = [
+        (
+            PRICES[name].unit,
+            *(
+                f"{_count(week['units'][part].get(name, 0.0))} "
+                f"({_money(week['costs'][part].get(name, 0.0))})"
+                if name in week["costs"][part]
+                else "–"
+                for part in _PARTS
+            ),
+        )
+        for name in names
+    ]
+    totals = {part: sum(week["costs"][part].values()) for part in _PARTS}
+    rows.append(("**a week**", *(f"**{_money(totals[part])}**" for part in _PARTS)))
+    rows.append(
+        (
+            "a million messages, jobs or turns",
+            *(_money(totals[part] / week["final"][part]["counted"] * 1e6) for part in _PARTS),
+        )
+    )
+    return [
+        *_table(("units, and their price", *_PARTS.values()), rows, numbers=True),
+        "",
+        f"Prices of {REGION} as published in {AS_OF} (`bench/scale/prices.py`), without free "
+        "tiers. Not included: logs and metrics, alarms, traffic, S3 storage, NAT, the model "
+        "and Twilio.",
+    ]
+
+
+def _write_failures(week: Mapping[str, Any]) -> list[str]:
+    rows = [
+        (
+            fault["name"],
+            *(_describe_part(fault, part) for part in _PARTS),
+            _describe_consequences(fault["changes"]),
+            ", ".join(_list_alarms(fault)) or "–",
+        )
+        for fault in week["faults"]
+    ]
+    refused = week["chat"]["refused"]
+    return [
+        "## Failures",
+        "",
+        "Each cell has the time until nothing waits any more that was there when the failure "
+        "ended, and how much waited at most. “–” means that the part was not delayed.",
+        "",
+        *_table(("failure", *_PARTS.values(), "what else happened", "alarms"), rows),
+        "",
+        "What they mean:",
+        "",
+        "- **Killed workers** cost one lease (60 s) for the messages that they held, and the "
+        "start of a task (60 s here). Work is done again, and counted once.",
+        "- **While SQS does not respond**, every lease runs out, so all work that was running "
+        "is done again from its last counted state. Turns that were staged meanwhile have no "
+        "trigger, so they wait for the sweeper. " + _describe_failed_starts(),
+        "- **While DynamoDB does not respond**, webhooks get 503, and new jobs use up their "
+        "five attempts in about a minute. Their executions time out and are retried by the "
+        "state machine.",
+        "- **While the model or Twilio is down**, each trigger is dead-lettered after five "
+        "attempts, within half a minute. Their messages stay staged, and the sweeper sends new "
+        "triggers. It takes one conversation after another, and its timeout ends it before it "
+        "is through, so the rest waits for the following sweeps. This makes the longest "
+        "recoveries ([a longer timeout](#what-if) shortens them).",
+        "- **When Step Functions throttles**, refused heartbeats are retried up to four times "
+        "and use up the quota that is left, always for the same jobs, because each has its "
+        "place in the interval. A fifth of the quota would suffice for a heartbeat of each job "
+        "in every 100 s, and yet executions time out.",
+        "- **A deployment that fails every message** makes five attempts at each, so the "
+        "workers are busy with failures, and a backlog of good messages grows behind them. "
+        "`holdfast dead redrive` moves dead letters back at up to 500 a second; the study lets "
+        "an operator look every 10 minutes.",
+        "- **The export service grows and does not shrink.** Jobs that wait after a failure "
+        "add tasks. Each one is protected while it holds a job, and new jobs go to all, so "
+        f"none is ever idle: {_compute_mean_tasks(week):.0f} tasks run on average where "
+        f"{size_deployment()[0].exports.min_tasks} suffice. If the load is steady, set "
+        "`MaxTasks` little above `MinTasks`.",
+        f"- **Not accepted is not lost.** {refused:,} messages of customers got 503 while "
+        "Lambda or DynamoDB did not respond. Twilio logs them, and calls the fallback URL if "
+        f"there is one. {week['export']['refused']:,} executions failed at their first step, "
+        f"and {week['final']['export']['failed']:,} gave up after three timeouts. Their "
+        "callers are told.",
+        "",
+        "“Alarms” names those of the templates that ring. An alarm on the age of the oldest "
+        "message counts from the first send, so it also rings for a long job that is delivered "
+        "again.",
+    ]
+
+
+def _describe_part(fault: Mapping[str, Any], part: str) -> str:
+    seconds, waiting = fault["recovered"].get(part), fault["peak_waiting"].get(part, 0)
+    if seconds is None:
+        return f"not recovered; {waiting:,}"
+    if seconds <= _AT_ONCE_SECONDS and waiting < 300:
+        return "–"
+    return f"{_duration(seconds)}; {waiting:,}"
+
+
+_CONSEQUENCES = {
+    "work.lost_leases": "leases of messages lost: {:,.0f}",
+    "work.dead": "dead letters, redriven: {:,.0f}",
+    "export.lost_leases": "leases of jobs lost: {:,.0f}",
+    "export.failed_starts": "executions that failed at their start: {:,.0f}",
+    "export.timeouts": "executions that timed out: {:,.0f}",
+    "export.dead": "messages of jobs dead-lettered: {:,.0f}",
+    "chat.dead": "triggers dead-lettered: {:,.0f}",
+    "chat.refused": "webhooks that got 503: {:,.0f}",
+    "chat.sweeps_cut": "sweeps that failed or were cut off: {:,.0f}",
+}
+
+
+def _describe_consequences(changes: Mapping[str, float]) -> str:
+    texts = [
+        text.format(changes[name]) for name, text in _CONSEQUENCES.items() if name in changes
+    ]
+    if refused := changes.get("export.beats_refused"):
+        texts.append(f"{100 * refused / changes['export.beats']:.0f} % of heartbeats refused")
+    return "; ".join(texts) or "–"
+
+
+def _list_alarms(fault: Mapping[str, Any]) -> list[str]:
+    """Return the alarms of the templates that ring."""
+    alarms, changes = read_templates().alarms, fault["changes"]
+    oldest, beats = fault["oldest_seconds"], changes.get("export.beats", 0)
+    percent = 100 * changes.get("export.beats_refused", 0) / beats if beats else 0.0
+    rings = {
+        "work-OldestMessage": oldest.get("work", 0) > alarms.work_age_seconds,
+        "work-DeadLetters": changes.get("work.dead", 0) > 0,
+        "work-LostLeases": changes.get("work.lost_leases", 0) > 0,
+        "export-OldestMessage": oldest.get("export", 0) > alarms.export_age_seconds,
+        "export-DeadLetters": changes.get("export.dead", 0) > 0,
+        "export-LostLeases": changes.get("export.lost_leases", 0) > 0,
+        "export-HeartbeatFailureRate": percent > alarms.heartbeat_failure_percent,
+        "export-StepFunctionsTimeouts": changes.get("export.timeouts", 0) > 0,
+        "chat-DeadLetters": changes.get("chat.dead", 0) > 0,
+        "chat-SweeperErrors": changes.get("chat.sweeps_cut", 0) > 0,
+    }
+    return [name for name, does_ring in rings.items() if does_ring]
+
+
+def _describe_failed_starts() -> str:
+    if read_templates().heartbeats.retries_lost_sends:
+        return "Executions that start meanwhile repeat their `SendMessage`."
+    return (
+        "Executions that start meanwhile fail at once, because the state machine does not "
+        "retry a failed `SendMessage`."
+    )
+
+
+def _write_variants(results: Mapping[str, Any]) -> list[str]:
+    sweeper, senders = results["sweeper"], results["all_senders"]
+    rows = [
+        (
+            f"the sweeping function may take {seconds} s",
+            "the model's API is down for 30 min",
+            f"the backlog is gone after {_duration(recovered)}",
+        )
+        for seconds, recovered in sorted(sweeper.items(), key=lambda item: float(item[0]))
+    ]
+    limit = QUOTAS["states.heartbeat"].limit
+    rows.append(
+        (
+            f"all {senders['tasks']} export tasks send heartbeats, every 30 s",
+            "no failure",
+            f"{senders['sent_per_second']:,.0f} calls a second, with retries, of which "
+            f"{senders['refused_share'] * 100:.1f} % are refused; "
+            f"{senders['timeouts_per_hour']:,.0f} executions time out in an hour",
+        )
+    )
+    return [
+        "## What if",
+        "",
+        *_table(("setting", "in this situation", "result"), rows),
+        "",
+        f"Step Functions accepts {limit:,.0f} heartbeats a second, whichever task sends them. "
+        "One that is refused is retried four times, so many senders keep each other from being "
+        "heard. (A process sends about 650 a second at most, because each costs "
+        "[1.5 ms of CPU](benchmarks-jobs.md). The model does not limit that.)",
+    ]
+
+
+def _write_quotas(results: Mapping[str, Any]) -> list[str]:
+    reached = results["multiples"]["reached"]
+    use, in_week = results["multiples"]["use"], results["week"]["quotas"]
+    rows = [
+        (
+            QUOTAS[name].name + (" (fixed)" if QUOTAS[name].fixed else ""),
+            f"{QUOTAS[name].limit:,.0f} {QUOTAS[name].unit}",
+            _figure(use[name]["1"]),
+            _mark(_figure(in_week[name]), in_week[name] >= QUOTAS[name].limit),
+            "above 10 ×" if reached[name] is None else f"**{reached[name]:g} ×**",
+            QUOTAS[name].remedy,
+        )
+        for name in _sort_quotas(reached)
+    ]
+    return [
+        "## Quotas",
+        "",
+        "The load was multiplied until each quota was reached, for the busiest quarter of an "
+        "hour and with as many tasks as the load needs. “In failures” is the highest use in "
+        "the week, while a backlog was worked off.",
+        "",
+        *_table(("quota", "limit", "use at noon", "in failures", "reached at", "remedy"), rows),
+        "",
+        "Reads of the jobs' table grow with the square of the load, because each task lists "
+        "all active jobs. Everything else grows with the load. A worker holds no more messages "
+        "than it has slots, so messages in flight stay far from their quota, however long the "
+        "backlog is.",
+        "",
+        "Hot partitions: all active jobs are in one partition of `status-index`, which is in "
+        "the table. A single job is limited by the partition of its rows, to about "
+        f"{_PARTITION_WRITES / _flow('job_file')['dynamodb.write']:.0f} files a second, "
+        "counted one by one (up to 99 are counted together if they come faster), and a single "
+        f"conversation to {_PARTITION_WRITES / _flow('turn')['dynamodb.write']:.0f} turns a "
+        "second. FIFO queues, which this deployment does not use, allow 20,000 messages in "
+        "flight.",
+        "",
+        "Sources: "
+        + ", ".join(
+            dict.fromkeys(f"[{quota.source.split('/')[0]}…/{quota.source.rsplit('/', 1)[1]}]"
+                          f"(https://{quota.source})" for quota in QUOTAS.values())
+        )
+        + ".",
+    ]  # fmt: skip
+
+
+def _write_validation(
+    runs: Sequence[Mapping[str, Any]], outage: Mapping[str, Any]
+) -> list[str]:
+    rows = [
+        (
+            f"{run['messages']:,} messages, {run['per_second']:g} a second: {name}",
+            f"{run['real'][name]:,}",
+            f"{run['model'][name]:,}",
+            f"{100 * (run['model'][name] / run['real'][name] - 1):+.1f} %",
+        )
+        for run in runs
+        for name in run["real"]
+        if name != "attempts" or run["real"][name]
+    ]
+    rows.append(
+        (
+            f"{outage['handlers']} messages, SQS refuses all calls beyond a lease: attempts",
+            *(f"{outage[side]['attempts']}" for side in ("real", "model")),
+            f"{outage['model']['attempts'] - outage['real']['attempts']}",
+        )
+    )
+    return [
+        "## Does the model agree with the code?",
+        "",
+        "A real worker with 8 threads handled messages on the simulated SQS, in real time, and "
+        "the model got the same messages, with the times that the real handlers took and the "
+        "mean lateness of threads on the machine ("
+        + " and ".join(f"{run['delay_ms']:g}" for run in runs)
+        + " ms). `make chaos` fails if a kind of call differs by more than "
+        f"{MARGIN * 100:.0f} % and a few calls.",
+        "",
+        *_table(("calls", "real worker", "model", "difference"), rows, numbers=True),
+        "",
+        "The calls of turns, jobs and sweeps need no such comparison, because they are counted "
+        "in the real code. Other tests check that a mix of turns makes exactly the calls that "
+        "the flows add up to, and that the waiting for a customer who types is the package's.",
+    ]
+
+
+def _write_parameters() -> list[str]:
+    measured = read_measurements()
+    latencies = [
+        (
+            name,
+            _milliseconds(latency.seconds),
+            _describe_cpu(name, measured),
+            _describe_round_trip(name, measured),
+            latency.published,
+        )
+        for name, latency in LATENCIES.items()
+    ]
+    flows = [
+        (
+            name,
+            ", ".join(
+                f"{count:g} {call}"
+                for call, count in sorted(flow.items())
+                if call.partition(".")[2][:1].isupper()
+            ),
+            f"{flow.get('dynamodb.write', 0) + flow.get('dynamodb.index_write', 0):g}",
+            f"{flow.get('dynamodb.read', 0):g}",
+        )
+        for name, flow in measured["flows"].items()
+    ]
+    return [
+        "## Parameters",
+        "",
+        "`make scale-measure` counts the calls, and measures the time of each call on the "
+        "emulator, into `bench/scale/measured.json`. The model adds the CPU time of the client "
+        "to a service time from the published range. It is CPU time (`time.process_time`), so "
+        "that other work on the machine does not change it. The round trips are shown for "
+        "comparison: an emulator on the same machine says little about Amazon.",
+        "",
+        *_table(
+            (
+                "",
+                "service, in the model",
+                "client's CPU",
+                "emulator, lowest round trip",
+                "published",
+            ),
+            latencies,
+        ),
+        "",
+        "The calls of one unit of each flow, counted in real code (write and read units of "
+        "DynamoDB as it rounds them):",
+        "",
+        *_table(("flow", "calls", "write units", "read units"), flows),
+    ]
+
+
+# -- figures
+
+
+def _describe_defaults(templates: Deployment) -> str:
+    jobs = templates.exports.max_tasks * templates.exports.concurrency
+    limits = templates.functions.max_concurrency
+    turns = min(limits[name] / share for name, share in CHANNEL_SHARES.items()) / TURN_SECONDS
+    slots = templates.workers.max_tasks * templates.workers.concurrency
+    messages = slots / MESSAGE_SECONDS * 86_400
+    return (
+        f"they carry {messages / 1e6:.1f} million messages a day, {jobs:,} active jobs and "
+        f"{turns * 60:,.0f} turns a minute."
+    )
+
+
+def _count_default_heartbeats(templates: Deployment) -> float:
+    tasks = ACTIVE_JOBS / templates.exports.concurrency
+    return tasks * ACTIVE_JOBS / templates.heartbeats.interval_seconds
+
+
+def _mark(text: str, is_reached: bool) -> str:
+    return f"**{text}**" if is_reached else text
+
+
+def _compute_mean_tasks(week: Mapping[str, Any]) -> float:
+    """Return the tasks of the exports in the mean of the week."""
+    hours: float = week["units"]["export"]["fargate.vcpu_hour"]
+    return hours / read_templates().exports.vcpu / (24 * week["days"])
+
+
+def _sort_quotas(reached: Mapping[str, float | None]) -> list[str]:
+    return sorted(reached, key=lambda name: reached[name] or 99.0)
+
+
+def _flow(name: str) -> Mapping[str, float]:
+    flow: Mapping[str, float] = read_measurements()["flows"][name]
+    return flow
+
+
+def _total(week: Mapping[str, Any], field: str) -> int:
+    return sum(week["final"][part][field] for part in _PARTS)
+
+
+def _describe_cpu(name: str, measured: Mapping[str, Any]) -> str:
+    if name not in ("sqs", "dynamodb", "states"):
+        return "–"
+    return _milliseconds(compute_call_seconds(name, measured) - LATENCIES[name].seconds)
+
+
+def _describe_round_trip(name: str, measured: Mapping[str, Any]) -> str:
+    lowest = [
+        times["round_trip_lowest_ms"]
+        for call, times in measured["calls"].items()
+        if call.startswith(f"{name}.")
+    ]
+    return f"{min(lowest):.1f} ms" if lowest else "–"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds:g} s" if seconds >= 0.1 else f"{seconds * 1000:.1f} ms"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 0.1:
+        return "0 s"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _money(dollars: float) -> str:
+    return f"${dollars:,.0f}" if dollars >= 10 else f"${dollars:.2f}"
+
+
+def _millions(number: float) -> str:
+    if not number:
+        return "–"
+    return f"{number / 1e6:,.1f}" if number >= 1e5 else f"{number / 1e6:.3f}"
+
+
+def _count(number: float) -> str:
+    return f"{number / 1e6:,.1f} million" if number >= 1e6 else f"{number:,.0f}"
+
+
+def _figure(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.1f}"
+
+
+def _table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = False
+) -> list[str]:
+    rule = "---:" if numbers else "---"
+    lines = [columns, ["---"] + [rule] * (len(columns) - 1), *rows]
+    return ["| " + " | ".join(cells) + " |" for cells in lines]
