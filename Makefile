@@ -35,6 +35,12 @@ $(VENV)/.ready-dev: $(VENV)/.ready-run
 	$(INSTALL) $$($(BIN)/python tools/group.py dev)
 	@touch $@
 
+# In a new clone each process of pytest-xdist would compile all modules. Here one process does that
+# for all of them, as pytest compiles them.
+$(VENV)/.ready-compiled: $(VENV)/.ready-dev
+	-@$(BIN)/python -m pytest --collect-only tests >/dev/null
+	@touch $@
+
 $(VENV)/.ready-bench: $(VENV)/.ready-run
 	$(INSTALL) $$($(BIN)/python tools/group.py bench)
 	@touch $@
@@ -45,7 +51,7 @@ demo: $(VENV)/.ready-run
 picture: $(VENV)/.ready-run
 	$(BIN)/python tools/picture.py
 
-test: $(VENV)/.ready-dev $(VENV)/.ready-browser
+test: $(VENV)/.ready-compiled $(VENV)/.ready-browser
 	rm -f $(VENV)/coverage*
 	$(BIN)/coverage run -m pytest tests/unit -n 3 --dist worksteal
 	$(BIN)/coverage combine --quiet
@@ -85,7 +91,7 @@ templates: $(VENV)/.ready-dev $(VENV)/.ready-sam
 	test ! -e $(VENV)/sam || SAM_CLI_TELEMETRY=0 $(VENV)/sam/bin/python tools/sam_validate.py $(TEMPLATES)
 
 check: $(VENV)/.ready-dev
-	$(MAKE) -j2 --output-sync=target --no-print-directory lint types contracts templates
+	$(MAKE) -j2 --output-sync=target --no-print-directory lint types contracts templates $(VENV)/.ready-compiled
 	$(MAKE) --no-print-directory test other-pythons
 
 # Second opinions: Amazon's own DynamoDB on the stores, LocalStack on the SQS queue. Without them
