@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.paths import ROOT
+from support.paths import make_mypy_environment
 
 CODE = """
 from dataclasses import dataclass
@@ -147,7 +147,7 @@ def test_mypy_accepts_what_is_right_and_finds_what_is_wrong(tmp_path: Path) -> N
     ran = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--config-file=", "user.py"],
         cwd=tmp_path,
-        env={"MYPYPATH": str(ROOT / "src")},
+        env=make_mypy_environment(),
         capture_output=True,
         text=True,
         timeout=300,

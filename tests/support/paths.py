@@ -11,3 +11,8 @@ def make_child_environment() -> dict[str, str]:
     """Return this environment with the folder of the tests on the import path."""
     paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def make_mypy_environment() -> dict[str, str]:
+    """Return variables with which mypy finds the package, and what `make types` has read of it."""
+    return {"MYPYPATH": str(ROOT / "src"), "MYPY_CACHE_DIR": str(ROOT / ".mypy_cache")}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.paths import ROOT
+from support.paths import ROOT, make_mypy_environment
 
 PAGE = (ROOT / "docs/how-to/test-handlers.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -26,7 +26,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", *words, str(folder)],
         cwd=folder,
-        env={"MYPYPATH": str(ROOT / "src"), "PYTHONPATH": str(ROOT / "src")},
+        env={**make_mypy_environment(), "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
         timeout=300,
