@@ -16,7 +16,7 @@ from holdfast.conversations import events as cv
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import AnyMessage, attach_headers, get_headers
 from holdfast.jobs import events as jv
-from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs, SkippingClock
+from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
 from support.observe.traces import Traces, get_id, get_link_ids
 
 SAMPLED = trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(1))
@@ -35,11 +35,10 @@ def opened(kind: str, folder: Path) -> Iterator[QueueManager[Any]]:
             yield MemoryQueue(AnyMessage, name="q")
         case "sqs":
             # No request waits, so a run until the queue is empty takes no time.
-            clock = SkippingClock()
-            client = SimulatedSqs(clock).client()
+            client = SimulatedSqs(ManualClock(auto_advance=True)).client()
             url = client.create_queue(QueueName="q")["QueueUrl"]
             client.create_queue(QueueName="q-dead")
-            yield SQSQueue(url, AnyMessage, client=client, clock=clock)
+            yield SQSQueue(url, AnyMessage, client=client)
         case "file":
             with open_queue(f"file:{folder}/acme/q") as queue:
                 yield queue
