@@ -59,7 +59,6 @@ class TestJobsOnDynamoDBLocal(JobStoreContract):
 
 
 class TestConversationsOnDynamoDBLocal(ConversationStoreContract):
-    examples = 3
     many = 120
 
     @pytest.fixture

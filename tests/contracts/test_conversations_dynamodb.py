@@ -42,6 +42,7 @@ def over_http(ministack: "Ministack") -> Any:
 
 
 class TestDynamoDBConversations(ConversationStoreContract):
+    examples = 5  # twenty-five on DynamoDB Local, under `make chaos`
     steps = 20  # each makes eight calls over HTTP
     many = 120
 
