@@ -641,10 +641,10 @@ def test_nothing_is_left_after_many_starts_and_stops(notes: Notes) -> None:
     with pool_of(notes, Tasks()):
         pass  # the first run may leave something permanently, such as a cached module
     before = (len(os.listdir("/proc/self/fd")), threading.active_count())
-    for round_ in range(20):
+    for round_ in range(8):
         tasks = Tasks(task("finish"))
         with pool_of(notes, tasks):
-            if round_ % 5:
+            if round_ % 4:
                 tasks.result()
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
     assert [pid for pid in notes.values("made") if members(int(pid))] == []
