@@ -14,5 +14,5 @@ def make_child_environment() -> dict[str, str]:
 
 
 def make_mypy_environment() -> dict[str, str]:
-    """Return variables with which mypy finds the package, and what `make types` has read of it."""
+    """Return variables with which mypy finds the package, and the cache of `make types`."""
     return {"MYPYPATH": str(ROOT / "src"), "MYPY_CACHE_DIR": str(ROOT / ".mypy_cache")}
