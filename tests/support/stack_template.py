@@ -86,6 +86,16 @@ class Stack:
             if resource["Type"] == kind
         }
 
+    def list_broken_rules(self) -> list[str]:
+        """Return the descriptions of the assertions for which CloudFormation would refuse it."""
+        return [
+            assertion["AssertDescription"]
+            for rule in self._template.get("Rules", {}).values()
+            if "RuleCondition" not in rule or self._is_true(rule["RuleCondition"])
+            for assertion in rule["Assertions"]
+            if not self._is_true(assertion["Assert"])
+        ]
+
     def resolve(self, value: Any) -> Any:
         """Return the value with every function in it replaced."""
         match value:
@@ -108,7 +118,8 @@ class Stack:
                 pairs = ((key, self.resolve(part)) for key, part in value.items())
                 return {key: part for key, part in pairs if part is not _NO_VALUE}
             case list():
-                return [self.resolve(part) for part in value]
+                parts = (self.resolve(part) for part in value)
+                return [part for part in parts if part is not _NO_VALUE]
         return value
 
     def _substitute(self, name: str) -> str:
@@ -137,6 +148,11 @@ class Stack:
                 return not self._is_true(part)
             case {"Fn::And": parts}:
                 return all(map(self._is_true, parts))
+            case {"Fn::Or": parts}:
+                return any(map(self._is_true, parts))
+            case {"Fn::EachMemberEquals": [texts, text]}:
+                # CloudFormation splits the value of a list at its commas.
+                return all(part == text for part in self.resolve(texts).split(","))
         raise ValueError(f"a condition that the tests do not know: {condition}")
 
 

@@ -531,7 +531,7 @@ def test_a_table_without_its_index(stacks: Stacks) -> None:
     ("stack", "role", "action", "where"),
     [
         ("work", "FunctionRole", "sqs:DeleteMessage", "sqs:us-east-1:000000000000:shop-work"),
-        ("work", "FunctionRole", "logs:PutLogEvents", "/holdfast/shop/work-function"),
+        ("work", "FunctionRole", "logs:PutLogEvents", "/holdfast/shop/work"),
         ("chat", "MessagingRole", "dynamodb:BatchGetItem", "table/shop-conversation-messages"),
         ("chat", "StagingRole", "secretsmanager:GetSecretValue", "secret:shop/twilio"),
         ("chat", "SweepingRole", "dynamodb:Scan", "table/shop-conversations-stage"),

@@ -63,7 +63,7 @@ VIOLATIONS = [
         "StagingUrl/Properties/TargetFunctionArn/Ref",
         "Sweeping",
     ),
-    ("logs_are_not_kept_forever", "TaskLog/Properties/RetentionInDays", None),
+    ("logs_are_not_kept_forever", "Log/Properties/RetentionInDays", None),
     (
         "roles_allow_named_actions_on_named_resources",
         "TaskRole/Properties/ManagedPolicyArns",
@@ -73,6 +73,16 @@ VIOLATIONS = [
         "roles_allow_named_actions_on_named_resources",
         "StagingRole/Properties/Policies/0/PolicyDocument/Statement/0/Action",
         ["dynamodb:*"],
+    ),
+    (
+        "policies_allow_named_actions_on_named_resources",
+        "BucketKeyPolicy/Properties/PolicyDocument/Statement/0/Action",
+        ["kms:*"],
+    ),
+    (
+        "policies_allow_named_actions_on_named_resources",
+        "BucketKeyPolicy/Properties/PolicyDocument/Statement/0/Resource",
+        "*",
     ),
     (
         "only_actions_without_a_resource_are_allowed_on_all",

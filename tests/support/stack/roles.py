@@ -22,14 +22,14 @@ def iter_calls_of_lambda(stack: DeployedStack, function: str) -> Iterator[Permis
     mappings = client.list_event_source_mappings(FunctionName=name)["EventSourceMappings"]
     for mapping in mappings:
         yield from (Permission(action, mapping["EventSourceArn"]) for action in _POLLING)
-    yield from iter_log_calls(stack, f"{function}Log")
+    yield from iter_log_calls(stack, "Log" if "Log" in stack.resources else f"{function}Log")
 
 
 def iter_calls_of_ecs(stack: DeployedStack) -> Iterator[Permission]:
     """ECS pulls the image and writes the log with the role that starts the task."""
     yield Permission("ecr:GetAuthorizationToken", "*")
     yield from (Permission(action, make_arn("ecr", "repository/any")) for action in _PULLING)
-    yield from iter_log_calls(stack, "TaskLog")
+    yield from iter_log_calls(stack, "Log")
 
 
 def iter_calls_of_step_functions(definition: Any) -> Iterator[Permission]:

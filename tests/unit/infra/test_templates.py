@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +17,7 @@ from holdfast.config.chat import ChatSettings
 from holdfast.config.heartbeat import HeartbeatSettings
 from holdfast.config.queue import QueueSettings
 from holdfast.config.variables import find_known_variables
+from holdfast.conversations.actor import ConversationLocks
 from holdfast.core.checks import CheckLevel
 from holdfast.core.durations import parse_duration
 from holdfast.doctor.state_machine import check_definition
@@ -61,20 +62,56 @@ def test_every_parameter_and_condition_is_used(name: str) -> None:
         assert texts.count(f'"{condition}"') > 1  # its definition, and a use
 
 
-def test_nested_stacks_get_parameters_that_exist_and_all_that_have_no_default() -> None:
-    for nested in (
-        Stack(
-            load_template("template"),
-            DeployQueue="true",
-            DeployExports="true",
-            DeployConversations="true",
-        )
-        .find("AWS::CloudFormation::Stack")
-        .values()
-    ):
-        parameters = load_template(nested["TemplateURL"].removesuffix(".yaml"))["Parameters"]
-        required = {name for name, value in parameters.items() if "Default" not in value}
-        assert required <= set(nested["Parameters"]) <= set(parameters)
+NESTED = load_template("template")["Resources"]
+each_nested = pytest.mark.parametrize("nested", NESTED.values(), ids=NESTED)
+
+
+@each_nested
+def test_every_parameter_of_a_nested_stack_can_be_set_and_keeps_its_default(
+    nested: dict[str, Any],
+) -> None:
+    ours = load_template("template")["Parameters"]
+    theirs = load_template(nested["Properties"]["TemplateURL"].removesuffix(".yaml"))[
+        "Parameters"
+    ]
+    passed = nested["Properties"]["Parameters"]
+    assert passed.keys() == theirs.keys()
+    for name, value in passed.items():
+        (parameter,) = iter_references(value)
+        assert ours[parameter]["Default"] == theirs[name].get("Default", "")
+        assert ours[parameter].get("AllowedValues") == theirs[name].get("AllowedValues")
+
+
+CODE = {"CodeBucket": "shop-code", "CodeKey": "code-1.zip"}
+SERVICE = {"Image": "shop:1", "Subnets": "subnet-1,subnet-2", "SecurityGroups": "sg-1"}
+NEEDS = [
+    ("queue", {"Consumer": "function", **CODE}, CODE),
+    ("queue", {"Consumer": "service", "Handler": "tasks:handle", **SERVICE}, SERVICE),
+    ("template", {"DeployQueue": "true", "Consumer": "function", **CODE}, CODE),
+    (
+        "template",
+        {"DeployQueue": "true", "Consumer": "service", "Handler": "tasks:handle", **SERVICE},
+        [*SERVICE, "Handler"],
+    ),
+    (
+        "template",
+        {"DeployExports": "true", "Bucket": "shop-files", **SERVICE},
+        [*SERVICE, "Bucket"],
+    ),
+    ("template", {"DeployConversations": "true", **CODE}, CODE),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "needed"), NEEDS)
+def test_a_template_is_refused_if_a_parameter_is_missing_that_a_part_needs(
+    name: str, given: dict[str, str], needed: Iterable[str]
+) -> None:
+    template = load_template(name)
+    assert not Stack(template, **given).list_broken_rules()
+    for parameter in needed:
+        rest = {key: value for key, value in given.items() if key != parameter}
+        (description,) = Stack(template, **rest).list_broken_rules()
+        assert re.search(rf"\b{parameter}\b", description)
 
 
 @pytest.mark.parametrize("part", ["Queue", "Exports", "Conversations"])
@@ -83,8 +120,9 @@ def test_each_part_can_be_deployed_alone(part: str) -> None:
     assert list(stack.resources) == [part]
 
 
-def test_without_a_switch_nothing_is_deployed() -> None:
-    assert not Stack(load_template("template")).resources
+def test_without_a_switch_the_template_is_refused() -> None:
+    (description,) = Stack(load_template("template")).list_broken_rules()
+    assert "DeployQueue" in description
 
 
 # -- tables
@@ -200,6 +238,17 @@ def test_messaging_has_time_for_one_batch_after_a_cold_start() -> None:
     check_time(timeout - 10, max_batch_seconds(ChatSettings().policy))
 
 
+@pytest.mark.parametrize(
+    ("given", "reserved"), [({}, None), ({"StagingConcurrency": "100"}, "100")]
+)
+def test_staging_reserves_concurrency_if_it_is_given(
+    given: dict[str, str], reserved: str | None
+) -> None:
+    stack = Stack(load_template("conversations"), **given)
+    staging = stack.find("AWS::Lambda::Function")["Staging"]
+    assert staging.get("ReservedConcurrentExecutions") == reserved
+
+
 @each_stack
 def test_functions_and_containers_log_to_a_group_with_a_retention(stack: Stack) -> None:
     groups = stack.find("AWS::Logs::LogGroup")
@@ -208,6 +257,23 @@ def test_functions_and_containers_log_to_a_group_with_a_retention(stack: Stack) 
         assert function["LoggingConfig"]["LogGroup"] in groups
     for container in list_containers(stack):
         assert container["LogConfiguration"]["Options"]["awslogs-group"] in groups
+
+
+@each_stack
+def test_a_log_group_is_named_after_what_logs_there(stack: Stack) -> None:
+    groups = stack.find("AWS::Logs::LogGroup")
+    names = {
+        function["FunctionName"]: function["LoggingConfig"]["LogGroup"]
+        for function in stack.find("AWS::Lambda::Function").values()
+    } | {
+        task["Family"]: container["LogConfiguration"]["Options"]["awslogs-group"]
+        for task in stack.find("AWS::ECS::TaskDefinition").values()
+        for container in task["ContainerDefinitions"]
+    }
+    assert {groups[group]["LogGroupName"] for group in names.values()} == {
+        f"/holdfast/shop/{name.removeprefix('shop-')}" for name in names
+    }
+    assert len(groups) == len(names)
 
 
 @each_stack
@@ -260,9 +326,8 @@ def test_a_container_has_no_root_and_writes_only_to_its_volume(
 @each_container
 def test_the_health_check_asks_the_port_of_the_metrics(container: dict[str, Any]) -> None:
     (port,) = (word for word in container["Command"] if word.startswith("--metrics-port="))
-    assert (
-        f"127.0.0.1:{port.partition('=')[2]}/metrics" in container["HealthCheck"]["Command"][-1]
-    )
+    check = container["HealthCheck"]["Command"]
+    assert check == ["CMD", "holdfast", "doctor", port]
 
 
 @each_container
@@ -369,7 +434,7 @@ def test_every_metric_of_ours_exists_with_these_dimensions(stack: Stack) -> None
 @each_stack
 def test_metrics_of_a_queue_have_its_name_in_events(stack: Stack) -> None:
     queues = stack.find("AWS::SQS::Queue").values()
-    names = {SQSQueue(queue["QueueName"]).name for queue in queues}
+    names = {SQSQueue(queue["QueueName"]).name for queue in queues} | {ConversationLocks.name}
     for _, _, dimensions in [*iter_alarm_metrics(stack), *iter_dashboard_metrics(stack)]:
         assert dimensions.get("queue") in {None, *names}
 
@@ -410,6 +475,23 @@ def test_the_alarms_of_the_heartbeat_document(
     assert properties["EvaluationPeriods"] == 1
 
 
+def test_the_alarm_on_lost_leases_counts_every_queue_and_the_locks() -> None:
+    stack = STACKS["conversations"]
+    queues = {SQSQueue(queue["QueueName"]).name for queue in split_queues(stack)[0].values()}
+    (total, *parts) = list_alarms("conversations")["LostLeases"]["Metrics"]
+    metrics = {part["Id"]: part["MetricStat"]["Metric"] for part in parts}
+    assert set(re.findall(r"[a-z]+", total["Expression"])) == metrics.keys()
+    assert {get_dimension(metric, "queue") for metric in metrics.values()} == {
+        *queues,
+        ConversationLocks.name,
+    }
+
+
+def get_dimension(metric: dict[str, Any], name: str) -> str:
+    (value,) = (each["Value"] for each in metric["Dimensions"] if each["Name"] == name)
+    return str(value)
+
+
 def test_every_part_has_its_alarms() -> None:
     work = {"OldestMessage", "DeadLetters", "LostLeases"}
     heartbeats = {"HeartbeatFailureRate", "StepFunctionsTimeouts", "HeartbeatLatency"}
@@ -438,6 +520,17 @@ def test_policies_name_actions_and_resources_without_wildcards(stack: Stack) -> 
             assert actions == "ecr:GetAuthorizationToken" or {
                 action.partition("Task")[0] for action in actions
             } == {"states:Send"}
+
+
+def test_the_service_may_use_the_key_of_the_bucket_only_if_it_is_given() -> None:
+    key = "arn:aws:kms:eu-west-1:123456789012:key/1"
+    exports = load_template("exports")
+    assert not Stack(exports).find("AWS::IAM::Policy")
+    (policy,) = Stack(exports, BucketKey=key).find("AWS::IAM::Policy").values()
+    assert policy["Roles"] == ["TaskRole"]
+    assert policy["PolicyDocument"]["Statement"] == [
+        {"Effect": "Allow", "Action": ["kms:GenerateDataKey", "kms:Decrypt"], "Resource": key}
+    ]
 
 
 @each_stack
