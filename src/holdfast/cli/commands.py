@@ -62,7 +62,7 @@ _HELP = {
     "explain": "Show a message's holder, lease, past attempts and last error.",
     "cancel": "Make waiting or running messages dead letters, and tell their handlers.",
     "purge": "Remove completed messages, and files that killed processes left behind.",
-    "doctor": "Check a queue, or a deployed stack, for problems.",
+    "doctor": "Check a queue, a deployed stack, or a worker for problems.",
     "demo": "Kill workers, let a handler hang, and show that the totals still match.",
     "export": "Download many files, check them, and store them in a folder or an S3 bucket.",
     "chat": "Answer customers' messages in batches: each batch once, by a writer or a person.",

@@ -165,20 +165,35 @@ def doctor(
             help="Check what this CloudFormation stack has deployed, instead of a queue.",
         ),
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="Check only that the worker on this machine with this --metrics-port answers.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a queue, or a deployed stack, for problems."""
-    if stack is None:
+    """Check a queue, a deployed stack, or a worker for problems."""
+    given = [repr(each) for each in (queue, stack, metrics_port) if each is not None]
+    if len(given) > 1:
+        raise UsageError(
+            f"give one of QUEUE, --stack and --metrics-port; got {' and '.join(given)}"
+        )
+    if metrics_port is not None:
+        from holdfast.doctor.health import examine_worker
+
+        print_check_results(examine_worker(metrics_port), as_json)
+    elif stack is not None:
+        from holdfast.doctor.stack.examine import examine_stack
+
+        with silence_log():
+            print_check_results(examine_stack(stack), as_json)
+    else:
         from holdfast.bootstrap import examine_queue
 
         print_check_results(examine_queue(resolve_queue(queue)), as_json)
-        return
-    if queue is not None:
-        raise UsageError(f"give a queue or --stack, not both; got {queue!r} and {stack!r}")
-    from holdfast.doctor.stack.examine import examine_stack
-
-    with silence_log():
-        print_check_results(examine_stack(stack), as_json)
 
 
 def check_tables(

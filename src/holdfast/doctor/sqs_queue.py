@@ -149,8 +149,8 @@ def check_encryption(queue: SqsQueue) -> Iterator[CheckResult]:
 def check_permissions(queue: SqsQueue) -> Iterator[CheckResult]:
     """Try the permissions that can be tried without an effect.
 
-    A worker sends only messages that are newer than its code, so the lack of that permission
-    alone is not a problem.
+    A worker sends a message that is newer than its code to its queue again, except in a FIFO
+    queue. Otherwise only producers send, so its lack alone is not a failure.
     """
     denied = [name for name, call in _PROBES.items() if _is_denied(queue.client, *call)]
     if denied not in ([], [_SEND]):
@@ -158,12 +158,14 @@ def check_permissions(queue: SqsQueue) -> Iterator[CheckResult]:
             f"this user lacks {', '.join(denied)}",
             "allow them on the queue; a worker needs sqs:ReceiveMessage as well",
         )
-    else:
-        sending = (
-            f"{_SEND} is refused, which producers need, and workers during a deployment"
-            if denied
-            else "sending is not refused"
+    elif denied and not queue.attributes.is_fifo:
+        yield warn(
+            f"this user lacks {_SEND}: a message that is newer than the code of a worker uses "
+            "up its attempts while it waits for newer code",
+            "allow it on the queue for workers and producers; `export serve` does not need it",
         )
+    else:
+        sending = f"{_SEND} is refused" if denied else "sending is not refused"
         yield ok(
             f"this user may inspect, extend and delete; {sending}; "
             "sqs:ReceiveMessage was not tried, because that would count as an attempt",

@@ -255,7 +255,10 @@ def test_a_command_of_the_pages_works_on_the_stacks(
 
 def test_a_queue_and_a_stack_are_not_accepted_together(tmp_path: Path) -> None:
     ran = real(tmp_path, "doctor", "enrich", "--stack", "all")
-    assert "give a queue or --stack, not both; got 'enrich' and 'all'" in require_one_line(ran)
+    assert (
+        "give one of QUEUE, --stack and --metrics-port; got 'enrich' and 'all'"
+        in require_one_line(ran)
+    )
 
 
 # -- the stack

@@ -41,6 +41,10 @@ IGNORED_BY_MINISTACK: Mapping[tuple[str, str], str] = {
         "DeletionPolicy of resources",
     ): "only tested without nesting",
     ("AWS::ECS::Service", "tasks"): "run as processes here, with the role of the task",
+    (
+        "AWS::Lambda::EventSourceMapping",
+        "MaximumConcurrency of a parameter",
+    ): "the default of the parameter is written there, because ministack takes it as text",
     ("AWS::IAM::Role", "sqs:SendMessage for a batch"): "sqs:SendMessageBatch is allowed, too",
 }
 """What ministack accepts in a template and does not do, and what is done about it."""
@@ -106,6 +110,7 @@ def _package(server: "Ministack", template: str, packaged: dict[str, Any]) -> di
     for part, resource in NOT_ON_MINISTACK:
         if part == template:
             del packaged["Resources"][resource]
+    _write_concurrency(packaged["Resources"], packaged["Parameters"])
     for resource in packaged["Resources"].values():
         if resource["Type"] == "AWS::CloudFormation::Stack":
             file = resource["Properties"]["TemplateURL"]
@@ -114,6 +119,19 @@ def _package(server: "Ministack", template: str, packaged: dict[str, Any]) -> di
             get_client(server, "s3").put_object(Bucket=CODE_BUCKET, Key=file, Body=body)
             resource["Properties"]["TemplateURL"] = f"{server.url}/{CODE_BUCKET}/{file}"
     return packaged
+
+
+def _write_concurrency(tree: Any, parameters: Mapping[str, Any]) -> None:
+    """Replace each parameter that is a MaximumConcurrency by its default, as a number."""
+    match tree:
+        case {"MaximumConcurrency": {"Ref": name}}:
+            tree["MaximumConcurrency"] = parameters[name]["Default"]
+        case dict():
+            for part in tree.values():
+                _write_concurrency(part, parameters)
+        case list():
+            for part in tree:
+                _write_concurrency(part, parameters)
 
 
 def _allow_batches(iam: Any, role: str) -> None:

@@ -186,12 +186,20 @@ def test_a_missing_permission_is_named(
     assert finding.found == f"this user lacks {permission}"
 
 
-def test_a_worker_that_may_not_send_is_no_problem(sqs: SimulatedSqs) -> None:
+def test_a_worker_that_may_not_send_cannot_put_newer_messages_back(sqs: SimulatedSqs) -> None:
     create_good_queue(sqs)
     sqs.faults.fail("SendMessageBatch", "AccessDenied", times=inf)
     finding = get_only(select(examine_sqs(sqs), "permissions"))
+    assert finding.level is CheckLevel.WARN
+    assert finding.found.startswith("this user lacks sqs:SendMessage: ")
+
+
+def test_a_worker_of_a_fifo_queue_does_not_send(sqs: SimulatedSqs) -> None:
+    create_queue(sqs, "q.fifo", FifoQueue="true")
+    sqs.faults.fail("SendMessageBatch", "AccessDenied", times=inf)
+    finding = get_only(select(examine_sqs(sqs, "q.fifo"), "permissions"))
     assert finding.level is CheckLevel.OK
-    assert "sqs:SendMessage is refused, which producers need" in finding.found
+    assert "sqs:SendMessage is refused" in finding.found
 
 
 def test_a_user_without_any_permission_lacks_that_for_sending_as_well(

@@ -1,5 +1,6 @@
 """The image, the systemd unit and the compose file fit the command line and the settings."""
 
+import json
 import re
 from configparser import ConfigParser
 from typing import Any
@@ -11,6 +12,7 @@ from holdfast.cli.commands import CommandTable
 from holdfast.config.variables import find_known_variables
 from holdfast.core.durations import parse_duration
 from support.paths import ROOT
+from support.stack_template import read_template
 
 FOLDER = ROOT / "infra"
 CONTAINERFILE = (FOLDER / "Containerfile").read_text()
@@ -71,13 +73,20 @@ def test_images_are_pinned() -> None:
     assert "--constraint constraints.txt" in CONTAINERFILE
 
 
-def test_the_image_runs_without_root_and_asks_the_doctor() -> None:
+def test_the_image_runs_without_root() -> None:
     (user,) = re.findall(r"^USER (\d+):\d+$", CONTAINERFILE, re.MULTILINE)
     assert int(user) > 0
     assert f"--owner={user}" in CONTAINERFILE
-    assert re.search(
-        r'^HEALTHCHECK .*CMD \["holdfast", "doctor"\]$', CONTAINERFILE, re.MULTILINE
-    )
+
+
+def test_the_image_has_the_health_check_of_the_task_definitions() -> None:
+    (words,) = re.findall(r"^HEALTHCHECK .*CMD (\[.+\])$", CONTAINERFILE, re.MULTILINE)
+    command = json.loads(words)
+    for name in ("queue", "exports"):
+        task = read_template(name)["Resources"]["Task"]["Properties"]
+        (container,) = task["ContainerDefinitions"]
+        assert container["HealthCheck"]["Command"] == ["CMD", *command]
+    assert command[-1] in WORKER["command"]
 
 
 def test_the_build_context_has_what_the_image_copies() -> None:
