@@ -87,7 +87,7 @@ class Stack:
         }
 
     def list_broken_rules(self) -> list[str]:
-        """Return the descriptions of the assertions for which CloudFormation would refuse it."""
+        """Return the assertions for which CloudFormation would refuse the parameters."""
         return [
             assertion["AssertDescription"]
             for rule in self._template.get("Rules", {}).values()

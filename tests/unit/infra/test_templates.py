@@ -70,16 +70,16 @@ each_nested = pytest.mark.parametrize("nested", NESTED.values(), ids=NESTED)
 def test_every_parameter_of_a_nested_stack_can_be_set_and_keeps_its_default(
     nested: dict[str, Any],
 ) -> None:
-    ours = load_template("template")["Parameters"]
-    theirs = load_template(nested["Properties"]["TemplateURL"].removesuffix(".yaml"))[
+    outer = load_template("template")["Parameters"]
+    inner = load_template(nested["Properties"]["TemplateURL"].removesuffix(".yaml"))[
         "Parameters"
     ]
     passed = nested["Properties"]["Parameters"]
-    assert passed.keys() == theirs.keys()
+    assert passed.keys() == inner.keys()
     for name, value in passed.items():
         (parameter,) = iter_references(value)
-        assert ours[parameter]["Default"] == theirs[name].get("Default", "")
-        assert ours[parameter].get("AllowedValues") == theirs[name].get("AllowedValues")
+        assert outer[parameter]["Default"] == inner[name].get("Default", "")
+        assert outer[parameter].get("AllowedValues") == inner[name].get("AllowedValues")
 
 
 CODE = {"CodeBucket": "shop-code", "CodeKey": "code-1.zip"}
