@@ -15,7 +15,8 @@ _BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`((?:[A-Z_]+=\S+ )*(?:holdfast|aws) [a-z][^`\n]*)`")
 # Commands of the AWS CLI that are not calls of a service.
 _CUSTOM = {"s3 mb", "s3 cp", "cloudformation package", "cloudformation deploy"} | {
-    "ecr get-login-password"
+    "ecr get-login-password",
+    "dynamodb wait",
 }
 
 

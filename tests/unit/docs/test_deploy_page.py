@@ -9,7 +9,7 @@ from tools.deploy_costs import BEGIN, END, PAGE, format_costs
 from holdfast.config.heartbeat import HeartbeatSettings
 from holdfast.doctor.sqs_queue import MAX_IN_FLIGHT
 from support.shell_commands import find_commands, find_problems
-from support.stack_template import load_template
+from support.stack_template import Stack, load_template
 
 TEXT = PAGE.read_text()
 
@@ -39,6 +39,30 @@ def test_parameters_and_templates_exist() -> None:
     assert switches == {name for name in parameters if name.startswith("Deploy")}
     for name in re.findall(r"infra/(\w+)\.yaml", TEXT):
         assert load_template(name)
+
+
+def test_the_table_of_parameters_has_their_defaults() -> None:
+    rows = re.findall(r"^\| ((?:`[A-Z]\w+`(?:, )?)+) \| ([\w, ]+) \|", TEXT, re.MULTILINE)
+    assert len(rows) > 4
+    for names, defaults in rows:
+        parameters = [
+            load_template("template")["Parameters"][name] for name in names[1:-1].split("`, `")
+        ]
+        shown = [str(each["Default"]) or "none" for each in parameters]
+        assert ", ".join(shown) == defaults
+
+
+def list_tables(template: str) -> set[str]:
+    """Return the names of the tables of a template, for the name that the page uses."""
+    tables = Stack(load_template(template), Name="shop").find("AWS::DynamoDB::Table")
+    return {table["TableName"] for table in tables.values()}
+
+
+def test_every_table_is_named_that_a_failed_deployment_leaves() -> None:
+    (names,) = re.findall(r"^for table in (.+); do$", TEXT, re.MULTILINE)
+    assert {f"shop-{name}" for name in names.split()} == list_tables("conversations")
+    imported = set(re.findall(r'"TableName": "([^"]+)"', TEXT))
+    assert imported == set(re.findall(r"`(shop-Export\w+)`", TEXT)) == list_tables("exports")
 
 
 def test_secrets_have_the_name_that_the_functions_read() -> None:
