@@ -522,6 +522,30 @@ def test_policies_name_actions_and_resources_without_wildcards(stack: Stack) -> 
             } == {"states:Send"}
 
 
+def test_only_these_resources_have_wildcards() -> None:
+    """A wider one would allow what is used, so the comparison with the calls accepts it."""
+    resources = {
+        resource.removeprefix("arn:aws:").replace(":eu-west-1:123456789012:", ":")
+        for stack in STACKS.values()
+        for statement in iter_statements(stack)
+        for resource in (
+            [statement["Resource"]]
+            if isinstance(statement["Resource"], str)
+            else statement["Resource"]
+        )
+    }
+    assert {resource for resource in resources if "*" in resource} == {
+        "*",  # see test_policies_name_actions_and_resources_without_wildcards
+        "ecr:repository/*",  # the parameter Image does not tell the name of the repository
+        "ecs:task/shop-work/*",
+        "ecs:task/shop-export/*",
+        "s3:::<Bucket>/exports/*",
+        "s3:::<Bucket>/lists/*",
+        "secretsmanager:secret:shop/twilio*",  # AWS adds six characters to the name
+        "secretsmanager:secret:shop/*",  # profiles name secrets of messaging
+    }
+
+
 def test_the_service_may_use_the_key_of_the_bucket_only_if_it_is_given() -> None:
     key = "arn:aws:kms:eu-west-1:123456789012:key/1"
     exports = load_template("exports")
