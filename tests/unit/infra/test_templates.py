@@ -20,6 +20,7 @@ from holdfast.config.variables import find_known_variables
 from holdfast.conversations.actor import ConversationLocks
 from holdfast.core.checks import CheckLevel
 from holdfast.core.durations import parse_duration
+from holdfast.core.events import QueueMeasured
 from holdfast.doctor.state_machine import check_definition
 from holdfast.lambdas.chat import check_time
 from holdfast.lambdas.messaging import max_batch_seconds
@@ -429,6 +430,14 @@ def test_every_metric_of_ours_exists_with_these_dimensions(stack: Stack) -> None
         if not namespace.startswith("AWS/"):
             assert namespace == OUR_NAMESPACE
             assert set(METRICS_BY_NAME[name].labels) == set(dimensions)
+
+
+@each_stack
+def test_no_metric_needs_a_worker_that_measures_its_queue(stack: Stack) -> None:
+    """A function does not, so its dashboard and its alarms would stay empty."""
+    for namespace, name, _ in [*iter_alarm_metrics(stack), *iter_dashboard_metrics(stack)]:
+        if namespace == OUR_NAMESPACE:
+            assert QueueMeasured not in {kind for kind, _ in METRICS_BY_NAME[name].sources}
 
 
 @each_stack
