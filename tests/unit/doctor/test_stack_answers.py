@@ -10,9 +10,10 @@ import pytest
 from botocore.stub import Stubber
 
 from holdfast.core.checks import CheckLevel, CheckResult
-from holdfast.doctor.stack.components import DeployedFunction
+from holdfast.doctor.stack.components import Component, DeployedFunction
 from holdfast.doctor.stack.examine import examine_stack
 from holdfast.doctor.stack.permissions import PERMISSIONS, ComponentKind, Use
+from holdfast.doctor.stack.roles import Role, Statement, check_excess
 from support.stack_template import list_stacks
 
 ACCOUNT = "eu-west-1:123456789012"
@@ -227,6 +228,26 @@ def test_only_in_a_standard_queue_is_a_newer_message_sent_again(
     component = DeployedFunction(configuration, [{"EventSourceArn": arn}]).find_component()
     assert component is not None
     assert component.uses.get(Use.POSTPONED) == ([arn] if is_postponed else None)
+
+
+# -- roles
+
+
+@pytest.mark.parametrize(
+    ("action", "resource", "problem"),
+    [
+        ("kms:Decrypt", "arn:aws:kms:eu-west-1:123456789012:key/1", None),
+        ("kms:Decrypt", "*", "shop-task allows kms:Decrypt on every resource"),
+        ("kms:Encrypt", "arn:aws:kms:eu-west-1:123456789012:key/1", "kms:Encrypt, which"),
+    ],
+)
+def test_a_role_may_use_a_key_that_it_names(
+    action: str, resource: str, problem: str | None
+) -> None:
+    component = Component(ComponentKind.EXPORT_SERVICE, "service shop-export", ROLE, {})
+    results = list(check_excess(Role(component, [Statement(True, [action], [resource])])))
+    assert len(results) == (0 if problem is None else 1)
+    assert all(problem is not None and problem in result.found for result in results)
 
 
 # -- the list of permissions and the templates

@@ -21,6 +21,8 @@ _NO_RESOURCE = frozenset(
         "states:SendTaskFailure",
     }
 )
+# For a key of the user's own, which a bucket, a queue, a table or a secret may have.
+_USES_KEY = frozenset({"kms:GenerateDataKey", "kms:Decrypt"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,8 @@ def check_excess(role: Role) -> Iterator[CheckResult]:
 
     A component that runs the user's code may have more, but no wildcards.
     """
-    needed = {action for each in PERMISSIONS[role.component.kind].values() for action in each}
+    listed = PERMISSIONS[role.component.kind].values()
+    needed = {action for actions in listed for action in actions} | _USES_KEY
     name = shorten_arn(role.component.role)
     allowed = [each for each in role.statements if each.allows]
     granted = dict.fromkeys(action for each in allowed for action in each.actions)
