@@ -89,6 +89,8 @@ TEMPLATES := $(addprefix infra/,template.yaml queue.yaml exports.yaml conversati
 templates: $(VENV)/.ready-dev $(VENV)/.ready-sam
 	$(BIN)/cfn-lint $(TEMPLATES)
 	test ! -e $(VENV)/sam || SAM_CLI_TELEMETRY=0 $(VENV)/sam/bin/python tools/sam_validate.py $(TEMPLATES)
+	@if command -v hadolint > /dev/null; then hadolint infra/Containerfile; \
+	  else echo "hadolint is not installed: infra/Containerfile is not linted"; fi
 
 check: $(VENV)/.ready-dev
 	$(MAKE) -j2 --output-sync=target --no-print-directory lint types contracts templates $(VENV)/.ready-compiled
