@@ -1,8 +1,11 @@
-"""List the active jobs of the store, and measure which of them have stalled.
+"""List the active jobs of the store, and find those that make no progress.
 
-A stalled job gets no heartbeats, and the reconciler fails it.
+A job without progress since the last listing may have lost its process, so others send its
+heartbeats. A job without progress for `stall_seconds` is stalled: it gets no heartbeats, and
+the reconciler fails it.
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from holdfast.core.clock import Clock
@@ -101,3 +104,30 @@ class ActiveJobLister:
             if jump > self._max_clock_jump_seconds:
                 self._not_before = wall
         self._seen_at = wall, monotonic
+
+
+class ProgressWatch:
+    """Finds the jobs that made no progress since the last listing.
+
+    The time of progress is only compared with the one in the last listing, for being the
+    same. So it does not matter how far the clocks of two hosts differ. Only a job that is
+    listed for the first time is judged by this host's clock. If the clocks differ, it is
+    found one listing later, or gets heartbeats until then although its process lives.
+    """
+
+    def __init__(self, clock: Clock, *, max_quiet_seconds: float) -> None:
+        """Create a watch; a job that is new here may be quiet for `max_quiet_seconds`."""
+        self._clock = clock
+        self._max_quiet_seconds = max_quiet_seconds
+        self._progress_at: dict[str, float] = {}  # in the last listing
+
+    def find_unmoved(self, active: Mapping[str, ExportJob]) -> set[str]:
+        """Return the ids of the jobs without progress, and remember this listing."""
+        new_before = self._clock.time() - self._max_quiet_seconds
+        before = self._progress_at
+        self._progress_at = {job_id: job.last_progress_at for job_id, job in active.items()}
+        return {
+            job_id
+            for job_id, at in self._progress_at.items()
+            if (before[job_id] == at if job_id in before else at <= new_before)
+        }

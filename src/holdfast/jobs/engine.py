@@ -62,7 +62,13 @@ class JobEngine:
         self._events = events
         self.tracker = JobTracker(jobs, step_functions, events=events)
         self.dispatcher = TaskDispatcher(
-            jobs, self.tracker, payload, drain_seconds=settings.drain_seconds, clock=clock
+            jobs,
+            self.tracker,
+            payload,
+            drain_seconds=settings.drain_seconds,
+            # Other processes look for progress twice in an interval.
+            progress_seconds=min(30.0, settings.interval_seconds / 3),
+            clock=clock,
         )
         self.pool = WorkerPool(
             make_handler,

@@ -98,22 +98,26 @@ class JobRunner:
             # Before anything else, because the state machine's timeout has been running
             # since the message was sent, and the message may have waited in the queue.
             self._heartbeats.beat_now(requested)
+
+        def give_up() -> bool:
+            return lost.is_set() or should_leave()
+
         try:
             # Before taking the lock, so that a thread that already runs this job sends its
             # outcome to this token.
             job = self._admit(requested)
-
-            def give_up() -> bool:
-                return lost.is_set() or should_leave()
-
             with self._locks.hold(request.job_id, give_up, lost) as locked:
                 if not locked:
                     return job
                 fresh = job is requested
                 job = require_job(self._jobs, job.job_id)
+                # The row may have another token. Or an earlier run here ended just now, so
+                # the job was forgotten, and other processes see that it makes progress.
+                self._heartbeats.beat_now(job)
                 return self._run(job, fresh, request, lost, should_leave, on_progress)
         finally:
-            self._heartbeats.forget(request.job_id)
+            # Only if no other thread runs the job.
+            self._locks.call_if_free(request.job_id, self._heartbeats.forget)
 
     def _run(
         self,
@@ -273,6 +277,12 @@ class _JobLocks:
         finally:
             with self._lock:
                 self._busy.discard(job_id)
+
+    def call_if_free(self, job_id: str, action: Callable[[str], None]) -> None:
+        """Call `action(job_id)` unless the job's lock is held, before it can be taken."""
+        with self._lock:
+            if job_id not in self._busy:
+                action(job_id)
 
     def _try_lock(self, job_id: str) -> bool:
         with self._lock:

@@ -88,11 +88,10 @@ class World:
         with_token: bool = True,
         **changes: Any,
     ) -> ExportJob:
-        """Store a new job whose state was just entered, and return it."""
+        """Store a job that made no progress for half an interval, and return it."""
         token = self.open_token() if with_token else None
-        job = ExportJob.create(
-            job_id, "e", "u", JobState(status, 4), token, now=self.clock.time()
-        )
+        quiet_since = self.clock.time() - 15
+        job = ExportJob.create(job_id, "e", "u", JobState(status, 4), token, now=quiet_since)
         return self.store.put(replace(job, **changes))
 
     def open_token(self) -> TaskToken:

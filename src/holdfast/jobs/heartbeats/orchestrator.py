@@ -1,14 +1,22 @@
 """The heartbeat orchestrator keeps Step Functions waiting for every job that makes progress.
 
-    loop ──┬─ each interval ─▶ lister ──▶ schedule        which jobs are active
-           │                   (own thread)
+    loop ──┬─ each half ─────▶ lister ──▶ schedule        jobs that no process works on
+           │  of an interval   (own thread)
            └─ what is due ───▶ senders ─┬─ accepted ▶ schedule, at its next offset
               (up to 32 threads)        ├─ failed ──▶ schedule, in 2, 4, 8, 8 s
                                         └─ closed ──▶ token_closed (own thread) ─▶ schedule
 
 The loop itself never waits for a call. So a slow store, a slow reconciler or a heartbeat
-that hangs does not delay the heartbeats of other jobs. Any number of orchestrators may run
-at once, because sending a heartbeat twice is safe, and when one ends the others go on.
+that hangs does not delay the heartbeats of other jobs.
+
+A process sends the heartbeats of the jobs that it received. It sends those of another job only
+if that job made no progress from one listing to the next, so a process that lives sends them
+alone, and after a crash all others do:
+
+    ▲ last heartbeat     ✕ crash     ▲ listing: progress   ▲ listing: none, so beat at once
+    ├─ at most an interval ─┼─ half an interval ─┼─ half an interval ─┤
+
+So the gap is at most two intervals. Two processes may send the same heartbeat, which is safe.
 """
 
 import logging
@@ -22,7 +30,7 @@ from holdfast.core.checks import CheckLevel
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
 from holdfast.jobs import events as ev
-from holdfast.jobs.active_jobs import ActiveJobLister, ActiveJobReader
+from holdfast.jobs.active_jobs import ActiveJobLister, ActiveJobReader, ProgressWatch
 from holdfast.jobs.heartbeats.interval import check_heartbeat_settings, check_interval
 from holdfast.jobs.heartbeats.schedule import (
     HeartbeatCycle,
@@ -48,10 +56,11 @@ class _Phase(Enum):
 
 
 class HeartbeatOrchestrator:
-    """Sends heartbeats for each active job that has a token.
+    """Sends heartbeats for the jobs of this process, and for those that no process works on.
 
     The first is sent at once when the job is received here, then one every
-    `interval_seconds`, in whichever process the job runs, until it is terminal or stalled.
+    `interval_seconds` until it is terminal or stalled, whether it makes progress or not.
+    A job of another process gets heartbeats while it makes no progress.
 
     If Step Functions no longer waits for a job's token, `token_closed(job, code)` is called
     with the job as it was when the heartbeat was sent. Its errors are logged, and it delays
@@ -90,7 +99,9 @@ class HeartbeatOrchestrator:
             stall_seconds=stall_seconds,
             interval_seconds=interval_seconds,
         )
+        self._watch = ProgressWatch(clock, max_quiet_seconds=interval_seconds / 2)
         self._timing = HeartbeatTiming(interval_seconds, clock.monotonic())
+        self._listings = HeartbeatTiming(interval_seconds / 2, self._timing.began_at)
         self._loop = BackgroundLoop(
             "holdfast-heartbeats", self.tick, clock, max_wait_seconds=_MAX_WAIT_SECONDS
         )
@@ -164,8 +175,8 @@ class HeartbeatOrchestrator:
         """Run one whole cycle now, started or not, and return how many beats were sent.
 
         The cycle lists the jobs, finds the stalled ones and sends one heartbeat for each of
-        the others. It ends after all calls that follow from that. Heartbeats that were not
-        accepted are counted, too.
+        the others, whether they make progress or not. It ends after all calls that follow
+        from that. Heartbeats that were not accepted are counted, too.
         """
         cycle = HeartbeatCycle()
         with self._lock:
@@ -187,7 +198,7 @@ class HeartbeatOrchestrator:
         """
         now = self._clock.monotonic()
         if now >= self._cycle_at:
-            self._cycle_at = self._timing.compute_next_at(0.0, now)
+            self._cycle_at = self._listings.compute_next_at(0.0, now)
             if self._listing.load == 0:  # otherwise a cycle still runs, and two must not
                 self._listing.submit(self._run_cycle)
         self._submit(self._schedule.take_due(now))
@@ -246,23 +257,29 @@ class HeartbeatOrchestrator:
 
     def _run_cycle(self, cycle: HeartbeatCycle | None = None) -> None:
         try:
-            self._list_jobs()
+            self._list_jobs(beat_all=cycle is not None)
             if cycle is not None:
                 self._submit(self._schedule.take_all(cycle))
         finally:
             if cycle is not None:
                 cycle.finish_part()
 
-    def _list_jobs(self) -> None:
+    def _list_jobs(self, *, beat_all: bool) -> None:
         asked_at = self._clock.monotonic()
         # A job received in the last interval may not be in the index yet.
-        expected = self._schedule.list_received_before(asked_at - self._interval_seconds)
+        expected = self._schedule.list_received(before=asked_at - self._interval_seconds)
         active = self._lister.list()
         if active is None:  # heartbeats go on for the jobs known from before
             return
         ended = [job_id for job_id in expected if self._has_ended(job_id, active)]
         stalled = {id for id, job in active.items() if self._lister.has_stalled(job)}
-        to_beat = [job for id, job in active.items() if job.task_token and id not in stalled]
+        unmoved = self._watch.find_unmoved(active)
+        wanted = active.keys() if beat_all else unmoved | set(self._schedule.list_received())
+        to_beat = [
+            job
+            for job_id, job in active.items()
+            if job.task_token and job_id in wanted and job_id not in stalled
+        ]
         now = self._clock.monotonic()
         self._schedule.apply_listing(to_beat, asked_at=asked_at, now=now)
         self._schedule.hold_back([*stalled, *ended])

@@ -1,7 +1,7 @@
 """When each job gets its heartbeat: the rules of time, and the schedule that keeps them.
 
     one interval   ├─ offsets of the jobs ─────┼─ room for retries ─────────┤
-                   ▲ cycle: the store is listed                             ▲ next cycle
+                   ▲ cycle: the store is listed    ▲ cycle                   ▲ cycle
 
 Each job has a fixed offset in the first half of every interval, computed from its id. So
 heartbeats are spread, and the gap between two heartbeats of a job is the interval even if
@@ -111,9 +111,6 @@ class ScheduledHeartbeat:
     offset_seconds: float
     due_at: float = NOT_SCHEDULED
     failures: int = 0  # consecutive, since its offset
-    # When this process received the job, which keeps it scheduled even if a listing does not
-    # have it. Infinity if the job was received elsewhere.
-    received_at: float = inf
     beat_again: bool = False  # another one was requested while this one was in flight
     live: bool = True  # False once it was dropped, even if it is in flight
     cycles: list[HeartbeatCycle] = field(default_factory=list)  # that wait until it is back
@@ -130,17 +127,28 @@ class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
     def __init__(self, timing: HeartbeatTiming, wake: Callable[[], object]) -> None:
         super().__init__(wake)
         self._timing = timing
-        self._forgotten_at: dict[str, float] = {}  # until the listing has them no more
+        # When this process received the job, which keeps it scheduled until it is forgotten,
+        # even if a listing does not have it.
+        self._received_at: dict[str, float] = {}
+        self._forgotten_at: dict[str, float] = {}  # for one interval
         self._in_flight: dict[str, ScheduledHeartbeat] = {}  # includes dropped ones
 
     # -- what to send
 
     def receive(self, job: ExportJob, now: float, *, beat: bool = True) -> None:
-        """Schedule a job of this process: a heartbeat now, and more until it is forgotten."""
+        """Schedule a job of this process: a heartbeat now, and more until it is forgotten.
+
+        If the job was received before, with the same token, its heartbeats only go on.
+        """
         with self._lock:
             self._forgotten_at.pop(job.job_id, None)
-            heartbeat = self._entries.get(job.job_id) or self._add(job)
-            heartbeat.job, heartbeat.received_at = _pick_newer(heartbeat.job, job), now
+            known = self._entries.get(job.job_id)
+            heartbeat = known or self._add(job)
+            is_beaten = known is not None and known.job.task_token == job.task_token
+            heartbeat.job = _pick_newer(heartbeat.job, job)
+            if job.job_id in self._received_at and is_beaten:
+                return
+            self._received_at[job.job_id] = now
             if job.job_id in self._in_flight:
                 # The one in flight may be for an older token, so this token needs its own.
                 heartbeat.beat_again = beat
@@ -149,9 +157,13 @@ class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
                 self._put(heartbeat, due_at)
 
     def forget(self, job_id: str, now: float) -> None:
-        """Send no more heartbeats, even if a listing that is behind still has the job."""
+        """Send no more heartbeats, even if a listing that is behind still has the job.
+
+        After an interval, a listing that has the job is right: the job was given back.
+        """
         with self._lock:
             self._forgotten_at[job_id] = now
+            self._received_at.pop(job_id, None)
             self._drop([job_id])
 
     def apply_listing(self, jobs: Iterable[ExportJob], *, asked_at: float, now: float) -> None:
@@ -161,16 +173,15 @@ class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
         """
         with self._lock:
             active = {job.job_id: job for job in jobs}
+            behind_at = asked_at - self._timing.interval_seconds
             self._forgotten_at = {
-                job_id: at
-                for job_id, at in self._forgotten_at.items()
-                if job_id in active or at >= asked_at
+                job_id: at for job_id, at in self._forgotten_at.items() if at >= behind_at
             }
             self._drop(
                 [
                     job_id
-                    for job_id, heartbeat in self._entries.items()
-                    if job_id not in active and heartbeat.received_at == inf
+                    for job_id in self._entries
+                    if job_id not in active and job_id not in self._received_at
                 ]
             )
             new_jobs = [job for job in active.values() if not self._update_known(job)]
@@ -182,14 +193,10 @@ class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
         with self._lock:
             self._drop(job_ids)
 
-    def list_received_before(self, at: float) -> list[str]:
+    def list_received(self, before: float = inf) -> list[str]:
         """Return the ids of the jobs that this process received before that time."""
         with self._lock:
-            return [
-                job_id
-                for job_id, heartbeat in self._entries.items()
-                if heartbeat.received_at < at
-            ]
+            return [job_id for job_id, at in self._received_at.items() if at < before]
 
     # -- handing out
 
