@@ -6,9 +6,12 @@ ministack provides the services. Heartbeat timeouts are tested with moto
 
 import json
 import subprocess
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +25,7 @@ from support.cli.export_folder import (
     open_export_cli,
     wait_for_end,
 )
+from support.http_server import Ask, Route, Wire
 from support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -44,14 +48,15 @@ def place(
 class Cloud:
     """The AWS resources of the service, and what can be read from them."""
 
-    def __init__(self, ministack: "Ministack") -> None:
+    def __init__(self, ministack: "Ministack", name: str = "whole") -> None:
+        self.name = name
         self.sqs, self.s3 = ministack.client("sqs"), ministack.client("s3")
         self.dynamodb = ministack.client("dynamodb")
         self.step_functions = ministack.client("stepfunctions")
-        self.queue = self.sqs.create_queue(QueueName="whole-jobs")["QueueUrl"]
+        self.queue = self.sqs.create_queue(QueueName=f"{name}-jobs")["QueueUrl"]
         self.s3.create_bucket(Bucket="whole-files")
         create_tables(
-            self.dynamodb, jobs_table="whole-ExportJobs", tasks_table="whole-ExportTasks"
+            self.dynamodb, jobs_table=f"{name}-ExportJobs", tasks_table=f"{name}-ExportTasks"
         )
 
     def begin(self, **job: str) -> str:
@@ -59,7 +64,7 @@ class Cloud:
         definition = json.loads(EXAMPLE.read_text())
         definition["States"]["StartExportJob"]["Parameters"]["QueueUrl"] = self.queue
         machine = self.step_functions.create_state_machine(
-            name="whole",
+            name=self.name,
             definition=json.dumps(definition),
             roleArn="arn:aws:iam::000000000000:role/whole",
         )["stateMachineArn"]
@@ -76,7 +81,7 @@ class Cloud:
         """Return the job's row."""
         key = {"jobId": {"S": "job-1"}}
         response = self.dynamodb.get_item(
-            TableName="whole-ExportJobs", Key=key, ConsistentRead=True
+            TableName=f"{self.name}-ExportJobs", Key=key, ConsistentRead=True
         )
         return {
             name: next(iter(value.values())) for name, value in response.get("Item", {}).items()
@@ -145,6 +150,76 @@ def test_an_execution_a_queue_a_table_a_bucket_and_two_workers(
     assert names.count("task_completed") == 9
     assert names.count("pool_worker_started") == 2
     assert names.count("job_finished") == names.count("orchestrator_stopped") == 1
+
+
+def test_when_a_service_is_killed_another_one_sends_the_heartbeats(
+    place: ExportCli, ministack: "Ministack"
+) -> None:
+    """The job's message is hidden for a lease, so the other service does not have the job."""
+    interval_seconds = 3.0
+    place.server.on("/slow", make_trickling(place.gates["slow"]))
+    (place.folder / "lists").mkdir()
+    place.write_urls("slow", path="lists/e-1.txt")
+    cloud = Cloud(ministack, "killed")
+    cloud.begin(jobId="job-1", exportId="e-1", userId="u-1")
+    words = ("sqs:killed-jobs", "--jobs", "dynamodb:killed-", "--to", "s3://whole-files/killed")
+    words += ("--manifests", "lists", "--metrics-port", "0")
+    env = {
+        "WORKER_POOL_SIZE": "1",
+        "STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS": f"{interval_seconds * 1000:.0f}",
+        **ministack.env,
+    }
+    with (
+        run_service(place, *words, **env) as holder,
+        run_service(place, *words, **env) as other,
+    ):
+        counts = {process: Heartbeats(process) for process in (holder, other)}
+        eventually(lambda: counts[holder].count() + counts[other].count())
+        if not counts[holder].count():  # the second one received the job
+            holder, other = other, holder
+        time.sleep(2 * interval_seconds)  # not received elsewhere, and a first listing is made
+        before = counts[other].count()
+        time.sleep(3 * interval_seconds)
+        # The job makes progress. One is possible if the holder was slow to note it.
+        assert counts[other].count() - before <= 1
+        assert counts[holder].count() >= 4
+        before = counts[other].count()
+        holder.kill()
+        killed_at = time.monotonic()
+        eventually(lambda: counts[other].count() > before)
+        assert time.monotonic() - killed_at < 2 * interval_seconds
+        assert int(cloud.read_row()["completedTasks"]) == 0
+
+
+def make_trickling(gate: Event) -> Route:
+    """Return a route that sends a byte every fifth of a second until the gate opens."""
+
+    def route(ask: Ask, wire: Wire) -> None:
+        wire.head("200 OK", "Content-Length: 100000")
+        while not (gate.is_set() or wire.stopped.is_set()):
+            wire.body(b"x")
+            time.sleep(0.2)
+
+    return route
+
+
+class Heartbeats:
+    """Reads from the metrics of a service how many heartbeats it sent."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, b"")
+        self._address = next(line for line in lines if b"http://" in line).split()[-1].decode()
+
+    def count(self) -> float:
+        """Return the number of heartbeats so far."""
+        with urllib.request.urlopen(self._address) as page:
+            lines = page.read().decode().splitlines()
+        return sum(
+            float(line.split()[-1])
+            for line in lines
+            if line.startswith("holdfast_heartbeat_sent_total")
+        )
 
 
 @contextmanager

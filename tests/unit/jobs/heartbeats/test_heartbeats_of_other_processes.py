@@ -114,6 +114,20 @@ def test_the_process_of_a_job_beats_for_it_without_any_progress(processes: Proce
     assert processes.count_watchers_beats() == before  # it moves again
 
 
+def test_a_stalled_job_that_moves_again_gets_heartbeats_of_its_process(
+    processes: Processes,
+) -> None:
+    processes.receive()
+    processes.skew_seconds = -4000.0  # so it seems stalled
+    processes.work(60)
+    before = processes.beats_of_holder.beats
+    processes.work(60)
+    assert processes.beats_of_holder.beats == before
+    processes.skew_seconds = 0.0
+    processes.work(130)
+    assert processes.beats_of_holder.beats >= before + 4
+
+
 @pytest.mark.parametrize("late_seconds", [0.1, 4.9, 9.9, 14.9])
 @pytest.mark.parametrize("crash_seconds", [0.5, 10.1, 17.3, 29.9, 31.0, 44.9, 59.5])
 def test_after_a_crash_the_gap_is_at_most_two_intervals(
