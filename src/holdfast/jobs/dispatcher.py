@@ -71,6 +71,7 @@ class TaskDispatcher:
         self._lock = Lock()
         self._active: deque[ActiveJob] = deque()
         self._pool: TaskPool = _NoPool()
+        self._leave_now = Event()
 
     def attach_pool(self, pool: TaskPool) -> None:
         """Set the pool to notify of new tasks and of tasks that are not wanted any more."""
@@ -110,6 +111,10 @@ class TaskDispatcher:
         """End the job's run and its running tasks, because its outcome is not wanted."""
         if (active := self._find_active(job_id)) is not None:
             active.cancel()
+
+    def leave_now(self) -> None:
+        """Let every job leave at once that should leave, without draining its tasks."""
+        self._leave_now.set()
 
     def run(
         self,
@@ -167,7 +172,8 @@ class TaskDispatcher:
         return job
 
     def _can_leave(self, active: ActiveJob, leave_at: float) -> bool:
-        return active.is_idle or self._clock.monotonic() >= leave_at
+        is_over = self._leave_now.is_set() or self._clock.monotonic() >= leave_at
+        return active.is_idle or is_over
 
     @contextmanager
     def _enter(self, job_id: str) -> Iterator[ActiveJob]:

@@ -432,7 +432,7 @@ def test_a_run_that_ends_does_not_end_the_heartbeats_of_another_run(stage: Stage
     request = make_request(A, token=stage.step_functions.open())
     losses = [Flag() for _ in range(3)]
     runs = [
-        Thread(target=stage.runner.run, args=(request,), kwargs={"lost": lost})
+        Thread(target=stage.runner.run, args=(request,), kwargs={"lost": lost}, daemon=True)
         for lost in losses
     ]
     for run in runs:

@@ -120,7 +120,12 @@ def serve(
             with engine:  # which starts before the worker and stops after it
                 return ending.run(worker)
 
-        runnable = Runnable(run, worker.stop, worker.stop_now, lambda: counts.running)
+        def stop_now() -> None:
+            # The threads of the jobs cannot be killed, so they are told to give the jobs back.
+            engine.dispatcher.leave_now()
+            worker.stop_now(_GIVE_BACK_SECONDS)
+
+        runnable = Runnable(run, worker.stop, stop_now, lambda: counts.running)
         runner = ForegroundRunner(runnable, status, settings.drain_seconds)
         report_created(new)
         with service.sample_queues([messages], events):

@@ -132,7 +132,7 @@ class Worker(Generic[M]):
         self._running = Lock()
         self._wake = SignalSafeEvent()
         self._stop_requested = False
-        self._stop_now_requested = False
+        self._stop_now_at = inf
 
     def run(self, *, until_empty: bool = False, until_done: bool = False) -> WorkerReport:
         """Handle messages until stopped, or until none is left.
@@ -168,9 +168,12 @@ class Worker(Generic[M]):
         self._stop_requested = True
         self._wake.set()
 
-    def stop_now(self) -> None:
-        """End the run at once: kill or cancel the work, and give it back where that is safe."""
-        self._stop_now_requested = True
+    def stop_now(self, after_seconds: float = 0.0) -> None:
+        """End the run at once: kill or cancel the work, and give it back where that is safe.
+
+        Handlers that were told to end by themselves have `after_seconds` for it.
+        """
+        self._stop_now_at = self._clock.monotonic() + after_seconds
         self.stop()
 
     # -- one run
@@ -187,7 +190,7 @@ class Worker(Generic[M]):
             while not (self._stop_requested or fetcher.closed):
                 seconds = self._watch(runner, seconds)
         except BaseException:  # Ctrl-C without a signal handler
-            self._stop_now_requested = True
+            self._stop_now_at = -inf
             raise
         finally:
             self._shut_down(runner, fetcher, in_flight)
@@ -203,10 +206,8 @@ class Worker(Generic[M]):
         running = sum(lease.live for lease in in_flight.get_leases())
         self._events.emit(WorkerStopping(self._queue.name, running))
         until = self._clock.monotonic() + self._drain_seconds
-        while (
-            runner.count_unfinished()
-            and not self._stop_now_requested
-            and self._clock.monotonic() < until
+        while runner.count_unfinished() and (
+            self._clock.monotonic() < min(until, self._stop_now_at)
         ):
             self._watch(runner, 0.02)
         in_flight.give_up.set()

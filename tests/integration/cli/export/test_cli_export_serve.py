@@ -112,16 +112,24 @@ def test_sigterm_gives_the_job_back_and_the_next_service_finishes_it(place: Expo
     assert place.count_requests("a.txt") == [1]
 
 
-def test_a_second_signal_stops_now(place: ExportCli) -> None:
-    place.serve(slow=("slow",))
-    push(place, "job-1", "slow")
-    process = place.start("serve", "exports", "--to", "out")
+def test_a_second_signal_stops_now_and_gives_the_job_back(place: ExportCli) -> None:
+    """Another service need not wait until the lease ends."""
+    place.serve("a.txt", slow=("slow",))
+    push(place, "job-1", "a.txt", "slow")
+    process = place.start("serve", "exports", "--to", "out", "--drain", "10m")
+    place.wait_for_tasks(1, STORE)
     eventually(lambda: place.count_requests("slow") == [1])
     process.send_signal(signal.SIGINT)
-    wait_for_line(process, b"draining: 1 running, up to 30 s")
+    wait_for_line(process, b"draining: 1 running, up to 10 min")
     process.send_signal(signal.SIGTERM)
-    assert wait_for_end(process).code == 143
+    ran = wait_for_end(process)
+    assert ran.code == 143
+    assert "stopping now: giving back 1 running" in ran.err
+    assert "given back 1" in ran.out
     assert list_children(process.pid) == []
+    with open_queue("exports") as queue:
+        [view] = queue.peek(MessageState.PENDING, 10)
+        assert view.attempts == 0
 
 
 def test_a_message_that_is_not_a_job_is_dead_lettered_with_a_reason(place: ExportCli) -> None:
