@@ -233,6 +233,25 @@ def test_another_execution_takes_a_running_job_over(stage: Stage) -> None:
     assert sent == [("failure", first, "Superseded"), ("success", second, "")]
 
 
+def test_a_message_that_is_sent_again_after_an_error_is_the_same_job(stage: Stage) -> None:
+    """SQS accepted the first message, but its response was lost, so the state was retried.
+
+    The first token is closed, because the retried state has another one.
+    """
+    first, second = stage.step_functions.open(), stage.step_functions.open()
+    stage.step_functions.send_task_failure(first, "SQS.SdkClientException", "no response")
+    begin(stage, make_request(A, B, token=first), 1)  # a process works on the first message
+    job = stage.run(make_request(A, B, token=second))
+    assert (job.status, job.state.completed_tasks) == (JobStatus.COMPLETED, 2)
+    assert len(stage.pool.taken) == 1
+    [_, outcome] = stage.list_outcomes()
+    assert (outcome.kind, outcome.token) == ("success", second)
+    stage.tracker.token_closed(make_request(token=first).to_job(0.0), "TaskTimedOut")
+    assert (
+        stage.jobs.find_by_id("abc-123") == job
+    )  # a late heartbeat of the first changes nothing
+
+
 def test_an_old_message_does_not_take_the_job_back(stage: Stage) -> None:
     """The execution was superseded, and its message is delivered again after a crash."""
     first, second = stage.step_functions.open(), stage.step_functions.open()
