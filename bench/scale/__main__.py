@@ -16,8 +16,8 @@ from typing import Any
 from bench.scale.page import PAGE, render
 from bench.scale.runs import (
     find_multiples,
-    run_all_senders,
     run_quiet,
+    run_short_interval,
     run_sweeper_variants,
     run_week,
 )
@@ -34,7 +34,7 @@ def run() -> dict[str, Any]:
     results: dict[str, Any] = validate()
     results["quiet"] = run_quiet(load=1.0, hours=1.0)
     results["sweeper"] = run_sweeper_variants((60.0, 290.0))
-    results["all_senders"] = run_all_senders()
+    results["short_interval"] = run_short_interval()
     _tell("ran the variants")
     results["multiples"] = find_multiples(hours=0.25, progress=_tell)
     results["week"] = run_week(processes=len(PARTS))

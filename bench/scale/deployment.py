@@ -4,7 +4,7 @@ Nothing here is a copy of a setting. A change of a template or of a default chan
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -50,9 +50,7 @@ class Heartbeats:
     interval_seconds: float
     heartbeat_seconds: float
     timeout_seconds: float
-    senders: int | None = None  # tasks that send heartbeats; None for all of them
-    other_interval_seconds: float | None = None  # of the reconcilers of the other tasks
-    retries_lost_sends: bool = False  # whether the state machine repeats a failed SendMessage
+    send_retry_seconds: tuple[float, ...]  # the waits before a failed SendMessage is repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,17 +159,21 @@ def _read_heartbeats(stack: Stack) -> Heartbeats:
     settings = read_heartbeat_settings({item["Name"]: item["Value"] for item in variables})
     [machine] = stack.find("AWS::StepFunctions::StateMachine").values()
     state: dict[str, Any] = machine["Definition"]["States"]["StartExportJob"]
-    retried = {error for rule in state["Retry"] for error in rule["ErrorEquals"]}
     return Heartbeats(
         interval_seconds=settings.interval_seconds,
         heartbeat_seconds=float(state["HeartbeatSeconds"]),
         timeout_seconds=float(state["TimeoutSeconds"]),
-        # A failed SendMessage is SQS.SdkClientException or SQS.AmazonSQSException.
-        retries_lost_sends=any(
-            error.startswith("SQS.") or error in ("States.TaskFailed", "States.ALL")
-            for error in retried
-        ),
+        send_retry_seconds=tuple(_iter_retry_seconds(state["Retry"])),
     )
+
+
+def _iter_retry_seconds(rules: Sequence[Mapping[str, Any]]) -> Iterator[float]:
+    """Yield the waits of the rule for SQS.SdkClientException and SQS.AmazonSQSException."""
+    for rule in rules:
+        if "SQS.SdkClientException" in rule["ErrorEquals"]:
+            for attempt in range(rule["MaxAttempts"]):
+                seconds = rule["IntervalSeconds"] * rule["BackoffRate"] ** attempt
+                yield min(seconds, rule["MaxDelaySeconds"])
 
 
 def _read_threshold(stack: Stack, name: str) -> float:
@@ -197,20 +199,14 @@ def size_for(load: "Mapping[str, float]", given: Deployment) -> tuple[Deployment
     `load` has `active_jobs`, `turns_per_second` and `messages_per_second`, each at its peak,
     and `turn_seconds` and `message_seconds`, the mean time of one.
     """
-    heartbeats = replace(
-        given.heartbeats,
-        interval_seconds=90.0,
-        heartbeat_seconds=270.0,
-        senders=2,
-        other_interval_seconds=300.0,
-    )
+    heartbeats = replace(given.heartbeats, interval_seconds=180.0, heartbeat_seconds=540.0)
     jobs_per_task = 200
     export_tasks = -(-int(load["active_jobs"] * 1.1) // jobs_per_task)
     exports = replace(
         given.exports,
         concurrency=jobs_per_task,
         min_tasks=export_tasks,
-        max_tasks=2 * export_tasks,
+        max_tasks=-(-export_tasks * 6 // 5),
     )
     slots = load["messages_per_second"] * load["message_seconds"] * 2.5
     worker_tasks = max(given.workers.max_tasks, -(-int(slots) // given.workers.concurrency))
@@ -246,25 +242,15 @@ def _list_changes(given: Deployment, sized: Deployment) -> list[Change]:
             "exports.yaml: MinTasks to MaxTasks",
             f"{before.exports.min_tasks} to {before.exports.max_tasks}",
             f"{after.exports.min_tasks} to {after.exports.max_tasks}",
-            "all jobs and 10 % more",
+            "all jobs and 10 % more; little above it, because a task that is never idle is "
+            "never scaled in",
         ),
         (
-            "exports.yaml: tasks that send heartbeats",
-            "all",
-            f"{after.heartbeats.senders}",
-            "each sender beats for every job; STEP_FUNCTIONS_HEARTBEAT_ENABLED=false elsewhere",
-        ),
-        (
-            "exports.yaml: STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS, senders",
+            "exports.yaml: STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS",
             f"{before.heartbeats.interval_seconds * 1000:g}",
             f"{after.heartbeats.interval_seconds * 1000:g}",
-            "two senders at 30 s, or at 60 s in phase, exceed what Step Functions accepts",
-        ),
-        (
-            "exports.yaml: STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS, other tasks",
-            f"{before.heartbeats.interval_seconds * 1000:g}",
-            f"{(after.heartbeats.other_interval_seconds or 0) * 1000:g}",
-            "their reconcilers read every active job at this interval",
+            "each task reads every active job twice in an interval; and room for the "
+            "heartbeats of jobs whose task was killed",
         ),
         (
             "exports.yaml: HeartbeatSeconds",

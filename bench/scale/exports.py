@@ -25,6 +25,7 @@ from holdfast.jobs.model import ExportJob
 
 SAMPLE = 100
 FILES = 20  # of a job
+PROGRESS_SECONDS = 30.0  # between two notes of a job whose files arrive slowly
 TRANSITIONS = 3  # of an execution: to the task, to its end state, to the end
 _CHECK_SECONDS = 10.0
 _MAX_RESTARTS = 2  # MaxAttempts of the state machine's Retry, after 10 s
@@ -38,14 +39,14 @@ class Job:
 
     __slots__ = (
         "began_at", "counted", "heard_at", "host", "left_seconds", "number", "receives",
-        "restarts", "runs", "sampled", "sent_at", "stored",
+        "restarts", "runs", "sampled", "sent_at", "stopped_at", "stored",
     )  # fmt: skip
 
     def __init__(self, number: int, sent_at: float, seconds: float) -> None:
         self.number, self.sent_at, self.left_seconds = number, sent_at, seconds
         self.receives = self.restarts = self.runs = 0
         self.host: Host | None = None
-        self.began_at = 0.0
+        self.began_at = self.stopped_at = 0.0
         self.heard_at = sent_at  # when Step Functions heard of it
         self.counted = self.stored = False
         self.sampled: ExportJob | None = None
@@ -56,10 +57,23 @@ class Host:
 
     __slots__ = ("alive", "jobs", "sender")
 
-    def __init__(self) -> None:
+    def __init__(self, model: "ExportModel") -> None:
         self.alive = True
         self.jobs: dict[Job, None] = {}  # in order, so that a run can be repeated
-        self.sender: Sender | None = None
+        self.sender = Sender(model, self)
+
+    def take(self, job: Job) -> None:
+        """Begin to work on a job."""
+        job.host = self
+        self.jobs[job] = None
+        if job.sampled is not None:
+            self.sender.receive(job.sampled)
+
+    def drop(self, job: Job) -> None:
+        """Work no more on a job."""
+        self.jobs.pop(job, None)
+        if job.sampled is not None:
+            self.sender.forget(job.sampled.job_id)
 
 
 class ExportModel:
@@ -152,12 +166,13 @@ class ExportModel:
         self._send()
         self.simulation.at(now + self._random.expovariate(self._per_second), self._produce)
 
-    def _send(self) -> None:
-        """Send the message of a new execution, which fails if its call fails."""
+    def _send(self, failed: int = 0) -> None:
+        """Send the message of a new execution, which is retried as the state machine says."""
+        delays = self.deployment.heartbeats.send_retry_seconds
         if self._random.random() >= self.health.sqs_errors**_SEND_TRIES:
             self._arrive(self._make_job())
-        elif self.deployment.heartbeats.retries_lost_sends:
-            self.simulation.after(_RESTART_SECONDS, self._send)
+        elif failed < len(delays):
+            self.simulation.after(delays[failed], self._send, failed + 1)
         else:
             self.failed_starts += 1
 
@@ -202,7 +217,7 @@ class ExportModel:
         return None
 
     def _hide(self, job: Job, seconds: float) -> None:
-        job.host = None
+        job.host, job.stopped_at = None, self.simulation.now
         self._hidden.add(job)
         self.simulation.after(seconds, self._come_back, job, job.receives)
 
@@ -226,8 +241,8 @@ class ExportModel:
             return
         if job.runs == 1:
             self.waits.add(now - job.sent_at)
-        job.host, job.began_at = host, now
-        host.jobs[job] = None
+        job.began_at = now
+        host.take(job)
         if self.health.dynamodb_errors >= 1 and not job.stored:
             self.simulation.after(_STORE_FAILS_SECONDS, self._fail_attempt, job, job.runs)
             return
@@ -237,7 +252,7 @@ class ExportModel:
     def _fail_attempt(self, job: Job, runs: int) -> None:
         if job.host is None or job.runs != runs:
             return
-        job.host.jobs.pop(job, None)
+        job.host.drop(job)
         self.usage.calls["sqs.ChangeMessageVisibilityBatch"].add(self.simulation.now)
         if job.receives >= self.deployment.queue.max_attempts:
             self._dead_letter(job)
@@ -248,7 +263,7 @@ class ExportModel:
 
     def _dead_letter(self, job: Job) -> None:
         """Dead-letter the message. Its execution times out, and sends another one."""
-        job.host = None
+        job.host, job.stopped_at = None, self.simulation.now
         self._in_flight -= 1
         self.dead_lettered += 1
         self._time_out(job, max(0.0, self._compute_timeout_at(job) - self.simulation.now))
@@ -284,7 +299,7 @@ class ExportModel:
         self.counted_twice += job.counted
         self.counted += not job.counted
         job.counted = True
-        host.jobs.pop(job, None)
+        host.drop(job)
         job.host = None
         self._in_flight -= 1
         self._close(job)
@@ -307,9 +322,9 @@ class ExportModel:
     def lose_leases(self) -> None:
         """Let every lease run out, because SQS did not respond for as long as a lease."""
         for host in self.hosts:
-            jobs, host.jobs = host.jobs, {}
-            for job in jobs:
+            for job in list(host.jobs):
                 self.lost_leases += 1
+                host.drop(job)
                 self._interrupt(job)
 
     def revive(self) -> None:
@@ -319,23 +334,8 @@ class ExportModel:
     # -- the service
 
     def _add_host(self) -> None:
-        host = Host()
-        self.hosts.append(host)
-        heartbeats = self.deployment.heartbeats
-        senders = sum(other.sender is not None for other in self.hosts)
-        if heartbeats.senders is None or senders < heartbeats.senders:
-            host.sender = Sender(self, host)
-            interval = heartbeats.interval_seconds
-        else:
-            interval = heartbeats.other_interval_seconds or heartbeats.interval_seconds
-        first = self._random.uniform(0, interval)
-        self.simulation.after(first, self._reconcile, host, interval)
+        self.hosts.append(Host(self))
         self._deliver()
-
-    def _reconcile(self, host: Host, interval: float) -> None:
-        if host.alive and (self._is_producing or self.active):
-            self.count_listing()
-            self.simulation.after(interval, self._reconcile, host, interval)
 
     def count_listing(self) -> None:
         """Count the calls that list all active jobs."""
@@ -349,12 +349,8 @@ class ExportModel:
         self.index_reads.add(now, hundreds * 1.5)
 
     def kill(self, share: float) -> None:
-        """Kill this share of the tasks, one of the two senders among them."""
-        killed = self.hosts[: ceil(share * len(self.hosts))]
-        if share < 1:
-            senders = [host for host in self.hosts if host.sender is not None]
-            killed = [host for host in killed if host not in senders[1:]]
-        for host in killed:
+        """Kill this share of the tasks."""
+        for host in self.hosts[: ceil(share * len(self.hosts))]:
             host.alive = False
             for job in host.jobs:
                 self._interrupt(job)
@@ -366,14 +362,18 @@ class ExportModel:
             for _ in range(self._scaler.desired - running - self._starting):
                 self._starting += 1
                 self.simulation.after(self._start_seconds, self._finish_start)
-        for host in [h for h in self.hosts if not h.jobs and h.sender is None][
-            : running - self._scaler.desired
-        ]:
+        idle = [host for host in self.hosts if not host.jobs]
+        for host in idle[: max(0, running - self._scaler.desired)]:
             host.alive = False
             self.hosts.remove(host)
         renewals = sum(self._compute_keeper_calls(len(host.jobs)) for host in self.hosts)
         polls = sum(len(host.jobs) < self.deployment.exports.concurrency for host in self.hosts)
         self.usage.calls["sqs.ChangeMessageVisibilityBatch"].add(now, renewals * _CHECK_SECONDS)
+        progress = (
+            sum(len(host.jobs) for host in self.hosts) * _CHECK_SECONDS / PROGRESS_SECONDS
+        )
+        self.usage.calls["dynamodb.UpdateItem"].add(now, progress)
+        self.usage.calls["dynamodb.write"].add(now, progress)
         empty = polls * _CHECK_SECONDS / self.deployment.poll_seconds
         self.usage.calls["sqs.ReceiveMessage"].add(now, empty)
         self.usage.units["fargate.task_seconds.export"] += _CHECK_SECONDS * running
@@ -404,9 +404,13 @@ class ExportModel:
 
     # -- heartbeats
 
-    def iter_sampled(self) -> Iterator[Job]:
-        """Yield the jobs that are beaten for."""
-        return iter(list(self._sampled.values()))
+    def list_unmoved(self, since: float) -> list[ExportJob]:
+        """Return the stored jobs that made no progress since then."""
+        return [
+            job.sampled
+            for job in self._sampled.values()
+            if job.host is None and job.stored and job.stopped_at <= since and job.sampled
+        ]
 
     def accept_heartbeat(self, name: str) -> bool:
         """Return whether Step Functions accepts a heartbeat."""

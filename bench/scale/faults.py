@@ -52,8 +52,8 @@ def list_faults(week: float = 7 * DAY) -> list[Fault]:
         Fault("half of all workers killed", "Fargate, queue", at(9), 1, kills={"work": 0.5}),
         Fault("all workers killed", "Fargate, queue", at(13), 1, kills={"work": 1.0}),
         Fault(
-            "half of the export tasks killed, with one of the two that send heartbeats",
-            "Fargate, exports", at(17), 1, kills={"export": 0.5},
+            "half of the export tasks killed", "Fargate, exports", at(17), 1,
+            kills={"export": 0.5},
         ),
         Fault(
             "no Fargate task starts for 15 min, and a third of them is killed",

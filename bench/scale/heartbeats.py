@@ -43,7 +43,12 @@ class SampledSchedule(HeartbeatSchedule):
 
 
 class Sender:
-    """The heartbeats of one task, with the package's own schedule."""
+    """The heartbeats of one task, with the package's own schedule.
+
+    It beats for the jobs of its task, and for those that no task works on. A job that runs
+    makes progress between any two listings, so the others are those that stopped before the
+    last one.
+    """
 
     def __init__(self, model: "ExportModel", host: "Host") -> None:
         self._model, self._host, self._simulation = model, host, model.simulation
@@ -52,19 +57,31 @@ class Sender:
         )
         self._schedule = SampledSchedule(timing, model.sample)
         self._due_at = inf
+        interval = model.deployment.heartbeats.interval_seconds
+        self._listed_at = model.simulation.now - interval / 2
         self._list()
 
+    def receive(self, job: ExportJob) -> None:
+        """Beat for a job of this task, at once and until it is forgotten."""
+        self._schedule.receive(job, self._simulation.now)
+        self._wake()
+
+    def forget(self, job_id: str) -> None:
+        """Beat no more for a job that has left this task."""
+        self._schedule.forget(job_id, self._simulation.now)
+
     def _list(self) -> None:
-        """List the active jobs, as at the start of each interval."""
+        """List the active jobs, as twice in each interval."""
         if not self._host.alive:
             return
         model, now = self._model, self._simulation.now
         interval = model.deployment.heartbeats.interval_seconds
-        self._simulation.after(interval, self._list)
+        self._simulation.after(interval / 2, self._list)
         model.count_listing()
         if model.health.dynamodb_errors < 1:
-            jobs = [job.sampled for job in model.iter_sampled() if job.stored and job.sampled]
+            jobs = model.list_unmoved(self._listed_at)
             self._schedule.apply_listing(jobs, asked_at=now, now=now)
+            self._listed_at = now
         self._wake()
 
     def _wake(self) -> None:

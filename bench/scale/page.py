@@ -86,12 +86,11 @@ def _write_summary(results: Mapping[str, Any]) -> list[str]:
         "- **The templates' defaults do not carry this load**, and are not meant to: "
         + _describe_defaults(templates)
         + " [Settings](#settings) says what to change.",
-        "- **Heartbeats limit the exports.** Each task that sends heartbeats sends them for "
-        "every active job, and each task lists every active job. Both grow with the number of "
-        "tasks times the number of jobs. With the templates' settings and 8 jobs in a task, "
-        f"{ACTIVE_JOBS:,} jobs would cause {_count_default_heartbeats(templates):,.0f} "
-        "heartbeats a second, and Step Functions accepts "
-        f"{QUOTAS['states.heartbeat'].limit:,.0f} ([what follows](#what-if)).",
+        "- **Listing the jobs limits the exports.** Each task sends the heartbeats of its own "
+        "jobs, but it reads every active job twice in an interval, to notice jobs whose task "
+        "has died. So reads grow with the number of tasks times the number of jobs, and cost "
+        f"{_money(week['costs']['export']['dynamodb.read'])} of the "
+        f"{_money(costs['export'])} for exports ([at a shorter interval](#what-if)).",
         f"- **A turn writes {writes:g} units to DynamoDB**, because its row, with the recent "
         "history, is written five times. That is "
         f"{_money(week['costs']['chat']['dynamodb.write'])} of the "
@@ -311,6 +310,7 @@ def _write_failures(week: Mapping[str, Any]) -> list[str]:
         for fault in week["faults"]
     ]
     refused = week["chat"]["refused"]
+    functions, heartbeats = read_templates().functions, size_deployment()[0].heartbeats
     return [
         "## Failures",
         "",
@@ -331,22 +331,24 @@ def _write_failures(week: Mapping[str, Any]) -> list[str]:
         "state machine.",
         "- **While the model or Twilio is down**, each trigger is dead-lettered after five "
         "attempts, within half a minute. Their messages stay staged, and the sweeper sends new "
-        "triggers. It takes one conversation after another, and its timeout ends it before it "
-        "is through, so the rest waits for the following sweeps. This makes the longest "
-        "recoveries ([a longer timeout](#what-if) shortens them).",
+        "triggers. It takes one conversation after another, for up to "
+        f"{functions.sweeping_timeout_seconds:g} s, and the rest waits for the following sweeps "
+        "([a shorter timeout](#what-if) makes that longer).",
         "- **When Step Functions throttles**, refused heartbeats are retried up to four times "
-        "and use up the quota that is left, always for the same jobs, because each has its "
-        "place in the interval. A fifth of the quota would suffice for a heartbeat of each job "
-        "in every 100 s, and yet executions time out.",
+        "in their interval. A fifth of the quota suffices for a heartbeat of each job in every "
+        f"100 s, and each job needs one in {heartbeats.heartbeat_seconds:g} s.",
+        "- **When export tasks are killed**, all others send the heartbeats of their jobs, each "
+        "for all of them, from half an interval to two intervals after the last one, until the "
+        "jobs are received again.",
         "- **A deployment that fails every message** makes five attempts at each, so the "
         "workers are busy with failures, and a backlog of good messages grows behind them. "
         "`holdfast dead redrive` moves dead letters back at up to 500 a second; the study lets "
         "an operator look every 10 minutes.",
-        "- **The export service grows and does not shrink.** Jobs that wait after a failure "
+        "- **The export service seldom shrinks.** Jobs that wait after a failure "
         "add tasks. Each one is protected while it holds a job, and new jobs go to all, so "
         f"none is ever idle: {_compute_mean_tasks(week):.0f} tasks run on average where "
-        f"{size_deployment()[0].exports.min_tasks} suffice. If the load is steady, set "
-        "`MaxTasks` little above `MinTasks`.",
+        f"{size_deployment()[0].exports.min_tasks} suffice. So `MaxTasks` is little above "
+        "`MinTasks` here.",
         f"- **Not accepted is not lost.** {refused:,} messages of customers got 503 while "
         "Lambda or DynamoDB did not respond. Twilio logs them, and calls the fallback URL if "
         f"there is one. {week['export']['refused']:,} executions failed at their first step, "
@@ -411,7 +413,7 @@ def _list_alarms(fault: Mapping[str, Any]) -> list[str]:
 
 
 def _describe_failed_starts() -> str:
-    if read_templates().heartbeats.retries_lost_sends:
+    if read_templates().heartbeats.send_retry_seconds:
         return "Executions that start meanwhile repeat their `SendMessage`."
     return (
         "Executions that start meanwhile fail at once, because the state machine does not "
@@ -420,7 +422,7 @@ def _describe_failed_starts() -> str:
 
 
 def _write_variants(results: Mapping[str, Any]) -> list[str]:
-    sweeper, senders = results["sweeper"], results["all_senders"]
+    sweeper, senders = results["sweeper"], results["short_interval"]
     rows = [
         (
             f"the sweeping function may take {seconds} s",
@@ -432,11 +434,12 @@ def _write_variants(results: Mapping[str, Any]) -> list[str]:
     limit = QUOTAS["states.heartbeat"].limit
     rows.append(
         (
-            f"all {senders['tasks']} export tasks send heartbeats, every 30 s",
+            f"heartbeats every {senders['interval_seconds']:g} s, as in the templates",
             "no failure",
-            f"{senders['sent_per_second']:,.0f} calls a second, with retries, of which "
+            f"{senders['sent_per_second']:,.0f} heartbeats a second, of which "
             f"{senders['refused_share'] * 100:.1f} % are refused; "
-            f"{senders['timeouts_per_hour']:,.0f} executions time out in an hour",
+            f"{senders['timeouts_per_hour']:,.0f} executions time out in an hour; "
+            f"{senders['reads_per_second']:,.0f} read units a second to list the jobs",
         )
     )
     return [
@@ -445,8 +448,7 @@ def _write_variants(results: Mapping[str, Any]) -> list[str]:
         *_table(("setting", "in this situation", "result"), rows),
         "",
         f"Step Functions accepts {limit:,.0f} heartbeats a second, whichever task sends them. "
-        "One that is refused is retried four times, so many senders keep each other from being "
-        "heard. (A process sends about 650 a second at most, because each costs "
+        "(A process sends about 650 a second at most, because each costs "
         "[1.5 ms of CPU](benchmarks-jobs.md). The model does not limit that.)",
     ]
 
@@ -600,11 +602,6 @@ def _describe_defaults(templates: Deployment) -> str:
         f"they carry {messages / 1e6:.1f} million messages a day, {jobs:,} active jobs and "
         f"{turns * 60:,.0f} turns a minute."
     )
-
-
-def _count_default_heartbeats(templates: Deployment) -> float:
-    tasks = ACTIVE_JOBS / templates.exports.concurrency
-    return tasks * ACTIVE_JOBS / templates.heartbeats.interval_seconds
 
 
 def _mark(text: str, is_reached: bool) -> str:

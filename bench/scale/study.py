@@ -282,15 +282,13 @@ class Study:
         }
 
     def _compute_heartbeat_rate(self) -> float:
-        """Return the heartbeats per second while all senders are in phase.
+        """Return the heartbeats per second while all tasks are in phase.
 
-        Tasks that start together are in phase. Each beats for all jobs in the first half of
+        Tasks that start together are in phase. Each beats for its jobs in the first half of
         the interval, and the bucket holds only a few seconds of that.
         """
-        heartbeats = self.deployment.heartbeats
-        senders = heartbeats.senders or len(self.export.hosts)
         active = self.usages["export"].peaks.get("states.open", 0)
-        return senders * active / (heartbeats.interval_seconds / 2)
+        return active / (self.deployment.heartbeats.interval_seconds / 2)
 
     def sum_units(self, part: str) -> dict[str, float]:
         """Return what a part is charged for."""

@@ -6,6 +6,7 @@ the reconciler fails it.
 """
 
 from collections.abc import Mapping
+from math import inf
 from typing import Protocol
 
 from holdfast.core.clock import Clock
@@ -52,10 +53,18 @@ class ActiveJobLister:
         self._seen_at: tuple[float, float] | None = None  # wall, monotonic
         self._not_before = 0.0
         self._failed_in_a_row = 0
+        self._last_listing: tuple[float, dict[str, ExportJob]] = (-inf, {})
 
-    def list(self) -> dict[str, ExportJob] | None:
-        """Return the active jobs by id, or None if the store does not respond."""
+    def list(self, *, max_age_seconds: float = 0.0) -> dict[str, ExportJob] | None:
+        """Return the active jobs by id, or None if the store does not respond.
+
+        If the last listing is younger than `max_age_seconds`, it is returned again.
+        """
         self._check_clock()
+        asked_at = self._clock.monotonic()
+        listed_at, listed = self._last_listing
+        if asked_at - listed_at < max_age_seconds:
+            return dict(listed)
         try:
             # In this order, a job that moves on between the calls is in both listings. In
             # the opposite order it could be in neither.
@@ -71,7 +80,8 @@ class ActiveJobLister:
             self._events.emit(ActiveJobsUnknown(name, self._failed_in_a_row))
             return None
         self._failed_in_a_row = 0
-        return active
+        self._last_listing = asked_at, active
+        return dict(active)
 
     def measure_stall(self, job: ExportJob) -> float | None:
         """Return for how many seconds the job has stalled, or None if it has not."""

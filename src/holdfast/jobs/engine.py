@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
+from holdfast.jobs.active_jobs import ActiveJobLister
 from holdfast.jobs.dispatcher import TaskDispatcher
 from holdfast.jobs.errors import JobNotFound
 from holdfast.jobs.events import JobCancelled
@@ -100,6 +101,7 @@ class JobEngine:
             self.tracker,
             running=lambda: self.dispatcher.running,
             cancel=self._cancel,
+            lister=self._get_running_lister(settings),
             stall_seconds=settings.stall_seconds,
             interval_seconds=settings.interval_seconds,
             events=events,
@@ -133,6 +135,9 @@ class JobEngine:
         self.reconciler.stop()
         if self.orchestrator is not None:
             self.orchestrator.stop()
+
+    def _get_running_lister(self, settings: EngineSettings) -> ActiveJobLister | None:
+        return self.orchestrator.lister if self.orchestrator and settings.heartbeats else None
 
     def _token_closed(self, job: ExportJob, code: str) -> None:
         with suppress(JobNotFound):  # not stored yet; the next heartbeat finds it again

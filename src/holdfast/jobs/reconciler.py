@@ -31,6 +31,7 @@ class Reconciler:
         *,
         running: Callable[[], Iterable[str]] = tuple,
         cancel: Callable[[str, str], None] = lambda job_id, code: None,
+        lister: ActiveJobLister | None = None,
         stall_seconds: float | None = 3600.0,
         interval_seconds: float = 30.0,
         events: Events | None = None,
@@ -39,6 +40,8 @@ class Reconciler:
         """Create a reconciler.
 
         `running()` returns the ids of the jobs that run here; `cancel(job_id, code)` stops one.
+        If another component lists the jobs regularly with `lister`, its last listing is used,
+        because each listing reads every active job. Each step reads its job again.
         """
         self._jobs = jobs
         self._tracker = tracker
@@ -46,7 +49,8 @@ class Reconciler:
         self._cancel = cancel
         self._interval_seconds = interval_seconds
         self._events = Events() if events is None else events
-        self._lister = ActiveJobLister(
+        self._max_age_seconds = interval_seconds if lister else 0.0
+        self._lister = lister or ActiveJobLister(
             jobs,
             self._events,
             clock,
@@ -71,7 +75,7 @@ class Reconciler:
     def tick(self) -> None:
         """Run one pass over all active jobs. Never raises."""
         running = list(self._running())
-        active = self._lister.list()
+        active = self._lister.list(max_age_seconds=self._max_age_seconds)
         if active is None:  # the next pass tries again
             return
         for job in active.values():

@@ -91,7 +91,7 @@ def test_a_unit_without_a_price_is_an_error() -> None:
 
 
 def test_more_load_reaches_the_quota_of_heartbeats() -> None:
-    below, above = (run_quiet(load=load, hours=0.05)["quotas"] for load in (0.5, 1.25))
+    below, above = (run_quiet(load=load, hours=0.02)["quotas"] for load in (1.0, 5.0))
     limit = QUOTAS["states.heartbeat"].limit
     assert below["states.heartbeat"] < limit < above["states.heartbeat"]
 

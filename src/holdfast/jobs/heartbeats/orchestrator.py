@@ -92,7 +92,7 @@ class HeartbeatOrchestrator:
         self._interval_seconds = interval_seconds
         self._timeout_seconds = heartbeat_timeout_seconds
         self._enabled = enabled
-        self._lister = ActiveJobLister(
+        self.lister = ActiveJobLister(
             jobs,
             self._events,
             clock,
@@ -164,7 +164,7 @@ class HeartbeatOrchestrator:
         job yet.
         """
         if job.has_task_token() and not job.terminal and self._enabled:
-            moves = self._lister.measure_stall(job) is None
+            moves = self.lister.measure_stall(job) is None
             self._schedule.receive(job, self._clock.monotonic(), beat=moves)
 
     def forget(self, job_id: str) -> None:
@@ -268,11 +268,11 @@ class HeartbeatOrchestrator:
         asked_at = self._clock.monotonic()
         # A job received in the last interval may not be in the index yet.
         expected = self._schedule.list_received(before=asked_at - self._interval_seconds)
-        active = self._lister.list()
+        active = self.lister.list()
         if active is None:  # heartbeats go on for the jobs known from before
             return
         ended = [job_id for job_id in expected if self._has_ended(job_id, active)]
-        stalled = {id for id, job in active.items() if self._lister.has_stalled(job)}
+        stalled = {id for id, job in active.items() if self.lister.has_stalled(job)}
         unmoved = self._watch.find_unmoved(active)
         wanted = active.keys() if beat_all else unmoved | set(self._schedule.list_received())
         to_beat = [
