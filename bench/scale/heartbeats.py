@@ -53,7 +53,10 @@ class Sender:
     def __init__(self, model: "ExportModel", host: "Host") -> None:
         self._model, self._host, self._simulation = model, host, model.simulation
         timing = HeartbeatTiming(
-            model.deployment.heartbeats.interval_seconds, model.simulation.now
+            model.deployment.heartbeats.interval_seconds,
+            model.simulation.now,
+            process_id=f"{model.simulation.random.random()}",
+            can_skip=True,
         )
         self._schedule = SampledSchedule(timing, model.sample)
         self._due_at = inf
@@ -104,4 +107,10 @@ class Sender:
             self._schedule.reschedule(heartbeat, now, sent=False, failed=False)
             return
         accepted = model.accept_heartbeat(heartbeat.key)
-        self._schedule.reschedule(heartbeat, now, sent=True, failed=not accepted)
+        self._schedule.reschedule(
+            heartbeat,
+            now,
+            sent=True,
+            failed=not accepted,
+            refused=not accepted and not model.health.states_errors,
+        )

@@ -332,14 +332,14 @@ def _write_failures(week: Mapping[str, Any]) -> list[str]:
         "- **While the model or Twilio is down**, each trigger is dead-lettered after five "
         "attempts, within half a minute. Their messages stay staged, and the sweeper sends new "
         "triggers. It takes one conversation after another, for up to "
-        f"{functions.sweeping_timeout_seconds:g} s, and the rest waits for the following sweeps "
-        "([a shorter timeout](#what-if) makes that longer).",
+        f"{functions.sweeping_timeout_seconds:g} s, and the rest waits for the following "
+        "sweeps ([a shorter timeout](#what-if) makes that longer).",
         "- **When Step Functions throttles**, refused heartbeats are retried up to four times "
         "in their interval. A fifth of the quota suffices for a heartbeat of each job in every "
         f"100 s, and each job needs one in {heartbeats.heartbeat_seconds:g} s.",
-        "- **When export tasks are killed**, all others send the heartbeats of their jobs, each "
-        "for all of them, from half an interval to two intervals after the last one, until the "
-        "jobs are received again.",
+        "- **When export tasks are killed**, all others send the heartbeats of their jobs, "
+        "at most two intervals after the last one, until the jobs are received again. Step "
+        "Functions refuses some of them, and each job is heard of by one process or another.",
         "- **A deployment that fails every message** makes five attempts at each, so the "
         "workers are busy with failures, and a backlog of good messages grows behind them. "
         "`holdfast dead redrive` moves dead letters back at up to 500 a second; the study lets "

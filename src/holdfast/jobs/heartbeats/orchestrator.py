@@ -23,6 +23,7 @@ import logging
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
+from secrets import token_hex
 from threading import Lock
 
 from holdfast.core.background import BackgroundLoop
@@ -100,7 +101,12 @@ class HeartbeatOrchestrator:
             interval_seconds=interval_seconds,
         )
         self._watch = ProgressWatch(clock, max_quiet_seconds=interval_seconds / 2)
-        self._timing = HeartbeatTiming(interval_seconds, clock.monotonic())
+        self._timing = HeartbeatTiming(
+            interval_seconds,
+            clock.monotonic(),
+            process_id=token_hex(8),
+            can_skip=(heartbeat_timeout_seconds or 0.0) >= 3 * interval_seconds,
+        )
         self._listings = HeartbeatTiming(interval_seconds / 2, self._timing.began_at)
         self._loop = BackgroundLoop(
             "holdfast-heartbeats", self.tick, clock, max_wait_seconds=_MAX_WAIT_SECONDS
@@ -216,7 +222,9 @@ class HeartbeatOrchestrator:
         job = heartbeat.job
         result = self._sender.send(job)
         if not result.is_closed:
-            self._reschedule(heartbeat, failed=result.code is not None)
+            self._reschedule(
+                heartbeat, failed=result.code is not None, refused=result.is_refused
+            )
         # Handled in another thread, because that reads and writes the store, and the threads
         # that send are few.
         elif not self._closing.submit(partial(self._handle_closed, heartbeat, job, result)):
@@ -248,10 +256,15 @@ class HeartbeatOrchestrator:
         return stored is None or stored.is_awaiting_outcome(job.task_token)
 
     def _reschedule(
-        self, heartbeat: ScheduledHeartbeat, *, sent: bool = True, failed: bool = False
+        self,
+        heartbeat: ScheduledHeartbeat,
+        *,
+        sent: bool = True,
+        failed: bool = False,
+        refused: bool = False,
     ) -> None:
         now = self._clock.monotonic()
-        self._schedule.reschedule(heartbeat, now, sent=sent, failed=failed)
+        self._schedule.reschedule(heartbeat, now, sent=sent, failed=failed, refused=refused)
 
     # -- one cycle
 

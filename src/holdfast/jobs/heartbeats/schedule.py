@@ -4,8 +4,14 @@
                    ▲ cycle: the store is listed    ▲ cycle                   ▲ cycle
 
 Each job has a fixed offset in the first half of every interval, computed from its id. So
-heartbeats are spread, and the gap between two heartbeats of a job is the interval even if
-different processes send them. A heartbeat that fails can be retried before the next one.
+heartbeats are spread, and a heartbeat that fails can be retried before the next one.
+
+If Step Functions refuses heartbeats because of its quota, the jobs that it heard of longest ago
+come first, so that no job is refused again and again:
+
+    job of this process    refused: retried. Heard of in the last interval: skips one heartbeat
+    job of another one     refused: waits for its next offset, because others send it, too. Its
+                           offset differs from process to process, so each begins elsewhere
 
 A job is either scheduled or handed out for sending. So two heartbeats of the same job are
 never sent at the same time, however slow the first one is.
@@ -34,10 +40,16 @@ class HeartbeatTiming:
 
     interval_seconds: float
     began_at: float
+    process_id: str = ""
+    can_skip: bool = False  # whether a token survives a gap of two intervals
 
-    def compute_offset(self, job_id: str) -> float:
-        """Return the job's offset in seconds, always the same and in the first half."""
-        digest = blake2b(job_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    def compute_offset(self, job_id: str, *, received: bool = True) -> float:
+        """Return the job's offset in seconds, always the same and in the first half.
+
+        If the job was received by another process, it is different in each process.
+        """
+        name = job_id if received else f"{self.process_id} {job_id}"
+        digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         return int.from_bytes(digest) / 2**64 * self.interval_seconds / 2
 
     def compute_next_at(self, offset_seconds: float, now: float) -> float:
@@ -111,6 +123,7 @@ class ScheduledHeartbeat:
     offset_seconds: float
     due_at: float = NOT_SCHEDULED
     failures: int = 0  # consecutive, since its offset
+    accepted_at: float = -inf  # when the last accepted heartbeat of this process was sent
     beat_again: bool = False  # another one was requested while this one was in flight
     live: bool = True  # False once it was dropped, even if it is in flight
     cycles: list[HeartbeatCycle] = field(default_factory=list)  # that wait until it is back
@@ -132,6 +145,7 @@ class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
         self._received_at: dict[str, float] = {}
         self._forgotten_at: dict[str, float] = {}  # for one interval
         self._in_flight: dict[str, ScheduledHeartbeat] = {}  # includes dropped ones
+        self._refused_until = -inf  # one interval after Step Functions refused a heartbeat
 
     # -- what to send
 
@@ -149,6 +163,7 @@ class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
             if job.job_id in self._received_at and is_beaten:
                 return
             self._received_at[job.job_id] = now
+            heartbeat.offset_seconds = self._timing.compute_offset(job.job_id)
             if job.job_id in self._in_flight:
                 # The one in flight may be for an older token, so this token needs its own.
                 heartbeat.beat_again = beat
@@ -201,9 +216,17 @@ class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
     # -- handing out
 
     def take_due(self, now: float) -> list[ScheduledHeartbeat]:
-        """Hand out the due heartbeats, the longest due first. Give each to `reschedule`."""
+        """Hand out the due heartbeats, the longest due first. Give each to `reschedule`.
+
+        While Step Functions refuses heartbeats, jobs that it heard of in the last interval
+        skip one.
+        """
         with self._lock:
-            return self._take_until(now)
+            taken = self._take_until(now)
+            skipped = [heartbeat for heartbeat in taken if self._can_skip(heartbeat, now)]
+            for heartbeat in skipped:
+                self.reschedule(heartbeat, now, sent=False, failed=False)
+            return [heartbeat for heartbeat in taken if heartbeat.key in self._in_flight]
 
     def take_all(self, cycle: HeartbeatCycle) -> list[ScheduledHeartbeat]:
         """Hand out all heartbeats. The cycle waits for them and for those in flight."""
@@ -215,11 +238,25 @@ class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
             return taken
 
     def reschedule(
-        self, heartbeat: ScheduledHeartbeat, now: float, *, sent: bool, failed: bool
+        self,
+        heartbeat: ScheduledHeartbeat,
+        now: float,
+        *,
+        sent: bool,
+        failed: bool,
+        refused: bool = False,
     ) -> None:
-        """Take a heartbeat back and schedule the job's next one, unless it was dropped."""
+        """Take a heartbeat back and schedule the job's next one, unless it was dropped.
+
+        `refused` says that it failed because Step Functions refused it.
+        """
         with self._lock:
             del self._in_flight[heartbeat.key]
+            if refused:
+                self._refused_until = now + self._timing.interval_seconds
+                failed = heartbeat.key in self._received_at
+            elif sent and not failed:
+                heartbeat.accepted_at = now
             for cycle in heartbeat.cycles:
                 cycle.finish_part(sent=sent)
             heartbeat.cycles.clear()
@@ -234,6 +271,12 @@ class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
             self._in_flight[heartbeat.key] = heartbeat
             taken.append(heartbeat)
         return taken
+
+    def _can_skip(self, heartbeat: ScheduledHeartbeat, now: float) -> bool:
+        """Return whether the job may wait, for the benefit of jobs that were refused."""
+        heard_lately = now - heartbeat.accepted_at < 1.5 * self._timing.interval_seconds
+        needs_beat = heartbeat.beat_again or not heard_lately
+        return self._timing.can_skip and now < self._refused_until and not needs_beat
 
     def _compute_due_at(self, heartbeat: ScheduledHeartbeat, now: float, failed: bool) -> float:
         if heartbeat.beat_again:
@@ -266,7 +309,10 @@ class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
         """Add a job. One in flight is reused, or two would be sent at the same time."""
         heartbeat = self._in_flight.get(job.job_id)
         if heartbeat is None:
-            heartbeat = ScheduledHeartbeat(job, self._timing.compute_offset(job.job_id))
+            offset = self._timing.compute_offset(
+                job.job_id, received=job.job_id in self._received_at
+            )
+            heartbeat = ScheduledHeartbeat(job, offset)
         heartbeat.job, heartbeat.live = job, True
         self._entries[job.job_id] = heartbeat
         return heartbeat

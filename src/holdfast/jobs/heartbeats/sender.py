@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from holdfast.core.clock import Clock
 from holdfast.core.events import Events
-from holdfast.jobs.errors import TokenClosed
+from holdfast.jobs.errors import CallbackRefused, TokenClosed
 from holdfast.jobs.events import HeartbeatFailed, HeartbeatSent
 from holdfast.jobs.model import ExportJob
 from holdfast.jobs.ports import StepFunctions
@@ -19,6 +19,7 @@ class HeartbeatResult:
 
     code: str | None
     is_closed: bool  # Step Functions no longer waits for this token
+    is_refused: bool  # Step Functions refused the call, probably because of its quota
     seconds: float
 
 
@@ -39,7 +40,7 @@ class HeartbeatSender:
         """
         began_at = self._clock.monotonic()
         code: str | None = "Cancelled"  # unless the call returns
-        is_closed = False
+        is_closed = is_refused = False
         try:
             assert job.task_token is not None  # jobs without a token are never scheduled
             self._step_functions.send_task_heartbeat(job.task_token)
@@ -48,10 +49,12 @@ class HeartbeatSender:
             code, is_closed = error.code, True
         except Exception as error:  # the job goes on, and the next heartbeat tries again
             code = getattr(error, "code", "") or type(error).__name__
+            is_refused = isinstance(error, CallbackRefused)
         finally:
             # In `finally`, so that a heartbeat that is cancelled at shutdown is counted, too.
             # Otherwise the accepted and the failed heartbeats would not add up to all sent.
-            result = HeartbeatResult(code, is_closed, self._clock.monotonic() - began_at)
+            seconds = self._clock.monotonic() - began_at
+            result = HeartbeatResult(code, is_closed, is_refused, seconds)
             if not is_closed:
                 self.emit_event(job, result)
         return result
