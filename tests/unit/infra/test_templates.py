@@ -250,6 +250,15 @@ def test_staging_reserves_concurrency_if_it_is_given(
     assert staging.get("ReservedConcurrentExecutions") == reserved
 
 
+def test_sweeps_do_not_overlap() -> None:
+    stack = STACKS["conversations"]
+    function = stack.find("AWS::Lambda::Function")["Sweeping"]
+    (rule,) = stack.find("AWS::Events::Rule").values()
+    assert rule["ScheduleExpression"] == "rate(5 minutes)"
+    assert 240 < function["Timeout"] < 300
+    assert function["ReservedConcurrentExecutions"] == 1
+
+
 @each_stack
 def test_functions_and_containers_log_to_a_group_with_a_retention(stack: Stack) -> None:
     groups = stack.find("AWS::Logs::LogGroup")
@@ -379,6 +388,20 @@ def test_the_service_knows_the_heartbeat_seconds_of_the_state_machine() -> None:
     interval_ms = int(variables["STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS"])
     assert int(variables["STEP_FUNCTIONS_HEARTBEAT_TIMEOUT_SECONDS"]) == seconds
     assert seconds >= 3 * interval_ms / 1000
+
+
+def test_a_message_that_sqs_does_not_accept_is_sent_again_for_five_minutes() -> None:
+    (machine,) = STACKS["exports"].find("AWS::StepFunctions::StateMachine").values()
+    rules = machine["Definition"]["States"]["StartExportJob"]["Retry"]
+    (rule,) = [rule for rule in rules if "SQS.SdkClientException" in rule["ErrorEquals"]]
+    assert "SQS.AmazonSQSException" in rule["ErrorEquals"]
+    waits = [
+        min(rule["IntervalSeconds"] * rule["BackoffRate"] ** n, rule["MaxDelaySeconds"])
+        for n in range(rule["MaxAttempts"])
+    ]
+    assert sum(waits) >= 300
+    # A message that arrived nevertheless has a closed token, which its second heartbeat finds.
+    assert waits[0] < HeartbeatSettings().interval_seconds
 
 
 # -- settings
