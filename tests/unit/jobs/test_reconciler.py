@@ -6,8 +6,10 @@ import pytest
 
 from holdfast.core.events import Event, Events
 from holdfast.jobs import events as ev
+from holdfast.jobs.active_jobs import ActiveJobLister
 from holdfast.jobs.errors import StoreUnavailable
 from holdfast.jobs.model import (
+    ACTIVE,
     CallbackState,
     ExportJob,
     ExportTask,
@@ -199,3 +201,42 @@ def test_it_passes_at_once_and_then_every_interval_until_it_is_stopped() -> None
     job = stage.jobs.find_by_id("a")
     assert job is not None
     assert job.callback.state is CallbackState.SENT
+
+
+class CountingJobs(MemoryJobs):
+    """Counts the listings."""
+
+    listings = 0
+
+    def find_by_status(self, status: JobStatus) -> list[ExportJob]:
+        self.listings += 1
+        return super().find_by_status(status)
+
+
+def test_a_listing_of_the_heartbeats_is_used_for_one_interval() -> None:
+    """Each listing reads every active job, so two components share one."""
+    stage = Stage()
+    jobs = CountingJobs(JobMemory(), stage.clock)
+    stage.jobs = jobs
+    lister = ActiveJobLister(
+        jobs, Events(), stage.clock, stall_seconds=3600.0, interval_seconds=30.0
+    )
+    stage.reconciler = Reconciler(
+        jobs,
+        JobTracker(jobs, None),
+        running=lambda: ["new", "old"],
+        cancel=lambda job_id, code: stage.cancelled.append((job_id, code)),
+        lister=lister,
+        clock=stage.clock,
+    )
+    jobs.record_results("old", [stage.begin("old")])
+    lister.list()
+    stage.begin("new")  # is not in the listing, and runs here
+    stage.reconciler.tick()
+    assert jobs.listings == len(ACTIVE)
+    assert stage.read_status("old") is JobStatus.COMPLETED
+    assert stage.cancelled == []
+    stage.clock.advance(30)  # the heartbeats were stopped
+    stage.reconciler.tick()
+    assert jobs.listings == 2 * len(ACTIVE)
+    assert stage.cancelled == [("old", "EndedElsewhere")]
