@@ -5,6 +5,7 @@ ministack provides the services. Heartbeat timeouts are tested with moto
 """
 
 import json
+import signal
 import subprocess
 import time
 import urllib.request
@@ -24,6 +25,7 @@ from support.cli.export_folder import (
     list_workers,
     open_export_cli,
     wait_for_end,
+    wait_for_line,
 )
 from support.http_server import Ask, Route, Wire
 from support.paths import ROOT
@@ -189,6 +191,26 @@ def test_when_a_service_is_killed_another_one_sends_the_heartbeats(
         eventually(lambda: counts[other].count() > before)
         assert time.monotonic() - killed_at < 2 * interval_seconds
         assert int(cloud.read_row()["completedTasks"]) == 0
+
+
+def test_a_second_signal_makes_the_message_visible_at_once(
+    place: ExportCli, ministack: "Ministack"
+) -> None:
+    place.serve(slow=("slow",))
+    (place.folder / "lists").mkdir()
+    place.write_urls("slow", path="lists/e-1.txt")
+    cloud = Cloud(ministack, "signal")
+    cloud.begin(jobId="job-1", exportId="e-1", userId="u-1")
+    words = ("sqs:signal-jobs", "--jobs", "dynamodb:signal-", "--to", "s3://whole-files/signal")
+    words += ("--manifests", "lists", "--drain", "10m", "--concurrency", "1")
+    with run_service(place, *words, WORKER_POOL_SIZE="1", **ministack.env) as process:
+        eventually(lambda: place.count_requests("slow")[0])
+        process.send_signal(signal.SIGTERM)
+        wait_for_line(process, b"draining: 1 running")
+        process.send_signal(signal.SIGTERM)
+        assert wait_for_end(process).code == 143
+    [message] = cloud.sqs.receive_message(QueueUrl=cloud.queue).get("Messages", [])
+    assert json.loads(message["Body"])["jobId"] == "job-1"
 
 
 def make_trickling(gate: Event) -> Route:
