@@ -10,7 +10,7 @@ SQS = "docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas
 STATES = "docs.aws.amazon.com/step-functions/latest/dg/service-quotas.html"
 LAMBDA = "docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html"
 DYNAMODB = "docs.aws.amazon.com/amazondynamodb/latest/developerguide/ServiceQuotas.html"
-FARGATE = "docs.aws.amazon.com/AmazonECS/latest/developerguide/service-quotas.html"
+FARGATE = "docs.aws.amazon.com/general/latest/gr/ecs-service.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ QUOTAS = {
     ),
     "states.transition": Quota(
         "Step Functions state transitions",
-        1_500,
-        "transitions/s, refill of a bucket of 5,000",
+        5_000,
+        "transitions/s, which is also the size of the bucket",
         STATES,
         "request more",
     ),
