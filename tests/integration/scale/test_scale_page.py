@@ -2,23 +2,16 @@
 
 import json
 
-import pytest
 from bench.scale.__main__ import RESULTS
 from bench.scale.faults import list_faults
 from bench.scale.page import PAGE, render
 from bench.scale.study import ACTIVE_JOBS, MESSAGES_PER_DAY, TURNS_PER_MINUTE
 
-# The model has changed since the stored run, which takes ten minutes of a calm machine.
-needs_a_run = pytest.mark.xfail(strict=True, reason="run `make scale`, then remove this mark")
-
-
-@needs_a_run
 def test_the_page_is_what_the_code_writes() -> None:
     written = render(json.loads(RESULTS.read_text()))
     assert PAGE.read_text() == written, "run `make scale`, or `python -m bench.scale --page`"
 
 
-@needs_a_run
 def test_the_stored_results_are_those_of_the_whole_week() -> None:
     week = json.loads(RESULTS.read_text())["week"]
     assert (week["load"], week["days"]) == (1.0, 7.0)

@@ -50,7 +50,7 @@ SERVICE = {
 # No customer is quiet for so long, so every batch waits once more, for another trigger.
 CHAT_SETTINGS = {
     "HOLDFAST_CHAT_WINDOW_SECONDS": "1",
-    "HOLDFAST_CHAT_QUIET_SECONDS": "20",
+    "HOLDFAST_CHAT_QUIET_SECONDS": "40",
     "HOLDFAST_CHAT_MAX_WAIT_SECONDS": "2",
 }
 
