@@ -7,6 +7,7 @@ from bench.scale.faults import list_faults
 from bench.scale.page import PAGE, render
 from bench.scale.study import ACTIVE_JOBS, MESSAGES_PER_DAY, TURNS_PER_MINUTE
 
+
 def test_the_page_is_what_the_code_writes() -> None:
     written = render(json.loads(RESULTS.read_text()))
     assert PAGE.read_text() == written, "run `make scale`, or `python -m bench.scale --page`"
