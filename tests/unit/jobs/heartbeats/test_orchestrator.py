@@ -142,7 +142,7 @@ def test_a_new_token_gets_heartbeats_despite_an_old_listing(world: World) -> Non
     world.orchestrator.beat_now(new)
     world.let_pass(70)
     assert len(world.list_beats(new)) >= 3
-    assert world.list_beats(old) == [pytest.approx(0, abs=1)]
+    assert max(world.list_beats(old)) <= 1
 
 
 # -- when
