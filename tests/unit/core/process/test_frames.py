@@ -127,6 +127,7 @@ def test_an_abandoned_outcome_cannot_be_packed() -> None:
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=30,
 )
 
 
