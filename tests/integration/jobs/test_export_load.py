@@ -132,7 +132,7 @@ def test_heartbeats_of_thousands_of_new_jobs_are_not_throttled() -> None:
     world.orchestrator.stop()
     first = Counter(int(world.list_beats(job)[0]) for job in jobs)
     assert max(first.values()) <= 575
-    assert sum(first[second] for second in (0, 1, 2)) >= 1450
+    assert sum(first[second] for second in (0, 1, 2)) >= 1400
     every = Counter(int(at) for job in jobs for at in world.list_beats(job))
     assert max(every.values()) <= 575 + 1500 / 15
 
