@@ -12,6 +12,7 @@ from holdfast.core.backoff import Backoff
 FILE = Path(__file__).parents[1] / "infra" / ".env.example"
 TITLES = {
     "SqsSettings": "queues",
+    "AwsSettings": "Amazon's services",
     "TelemetrySettings": "metrics and traces",
     "ExportSettings": "exports",
     "HeartbeatSettings": "heartbeats of jobs",

@@ -58,13 +58,21 @@ def find_known_variables() -> frozenset[str]:
 def list_settings_kinds() -> "tuple[type[Settings], ...]":
     """Return the kinds of settings, each of which has variables of its own."""
     # Most processes read one kind of settings, so the others are imported only here.
+    from holdfast.config.aws import AwsSettings
     from holdfast.config.chat import ChatSettings
     from holdfast.config.export import ExportSettings
     from holdfast.config.heartbeat import HeartbeatSettings
     from holdfast.config.queue import SqsSettings
     from holdfast.config.telemetry import TelemetrySettings
 
-    return SqsSettings, TelemetrySettings, ExportSettings, HeartbeatSettings, ChatSettings
+    return (
+        SqsSettings,
+        AwsSettings,
+        TelemetrySettings,
+        ExportSettings,
+        HeartbeatSettings,
+        ChatSettings,
+    )
 
 
 def _find_similar(variable: str, known: frozenset[str]) -> list[str]:

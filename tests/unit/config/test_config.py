@@ -7,13 +7,13 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from holdfast.config.chat import ChatSettings
+from holdfast.config.aws import AwsSettings
 from holdfast.config.export import ExportSettings, read_export_settings
 from holdfast.config.heartbeat import HeartbeatSettings
 from holdfast.config.queue import QueueOptions, QueueSettings, SqsSettings
 from holdfast.config.reading import Settings, read_settings
 from holdfast.config.telemetry import TelemetrySettings
-from holdfast.config.variables import warn_once
+from holdfast.config.variables import list_settings_kinds, warn_once
 from holdfast.core.backoff import Backoff
 from holdfast.core.errors import ConfigError
 from support.paths import ROOT
@@ -230,7 +230,7 @@ def format_default(default: Any) -> str:
 
 @pytest.mark.requirement("R004-031", "R004-207")
 @pytest.mark.parametrize(
-    "kind", [SqsSettings, ExportSettings, HeartbeatSettings, TelemetrySettings]
+    "kind", [SqsSettings, AwsSettings, ExportSettings, HeartbeatSettings, TelemetrySettings]
 )
 def test_every_setting_is_on_the_page_with_its_default(kind: type[Settings]) -> None:
     page = read_page()
@@ -244,6 +244,6 @@ def test_every_setting_is_on_the_page_with_its_default(kind: type[Settings]) -> 
 
 
 def test_every_setting_on_the_page_exists() -> None:
-    kinds = (SqsSettings, ExportSettings, HeartbeatSettings, ChatSettings, TelemetrySettings)
+    kinds = list_settings_kinds()
     known = {kind.to_variable(name) for kind in kinds for name in kind.model_fields}
     assert set(read_page()) == known

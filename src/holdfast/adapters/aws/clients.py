@@ -1,4 +1,4 @@
-"""Make boto3 clients: one session per process, with deliberately chosen timeouts.
+"""Make clients of AWS's services, with deliberately chosen timeouts.
 
 make_retrying_client    for receive and send. It outlasts a long poll and retries by itself.
 make_fail_fast_client   for renew and settle. It gets a response soon or fails. The caller
@@ -8,17 +8,33 @@ make_fail_fast_client   for renew and settle. It gets a response soon or fails. 
 The region is the one that the caller gives, then AWS_REGION, then what boto3 finds by itself,
 which is AWS_DEFAULT_REGION or the profile. (boto3 does not read AWS_REGION.) An `endpoint_url`
 comes from a queue's URL; an endpoint that is configured for boto3 takes precedence over it.
+
+SQS, DynamoDB and Step Functions are called by the lean client (`json_client`), unless
+HOLDFAST_AWS_CLIENT=boto3 is set, botocore is mocked or instrumented, or something is configured
+that only boto3 does. All other services are called by boto3, with one session per process.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from threading import Lock
 from typing import Any
 
+from holdfast.adapters.aws.json_client.client import JsonClient, RetryPolicy
+from holdfast.adapters.aws.json_client.operations import SERVICES
+from holdfast.adapters.aws.json_client.selection import find_patch
+from holdfast.adapters.aws.json_client.settings import (
+    ClientSettings,
+    ask_botocore,
+    can_be_called,
+    read_environment,
+)
+from holdfast.adapters.aws.json_client.transport import Timeouts
 from holdfast.core.errors import ConfigError
 
 LONG_POLL_SECONDS = 20
+CLIENT_VARIABLE = "HOLDFAST_AWS_CLIENT"
 
 # Making a session or a client is not thread-safe in boto3; using a client is. The lock is
 # taken around a fork, so that a child never inherits it locked.
@@ -27,7 +43,8 @@ os.register_at_fork(before=_client_lock.acquire, after_in_parent=_client_lock.re
 os.register_at_fork(after_in_child=_client_lock.release)
 
 # The key is the process id, because a forked child must make its own connections.
-_sessions: dict[int, Any] = {}
+_sessions: dict[int, Any] = {}  # of botocore
+_boto3_sessions: dict[int, Any] = {}
 
 
 def make_retrying_client(service: str, **location: str | None) -> Any:
@@ -64,31 +81,83 @@ def _make_client(
     tries: int,
     validate: bool = True,
 ) -> Any:
-    try:
-        import boto3
-        from botocore.config import Config
-        from botocore.exceptions import BotoCoreError, NoRegionError
-    except ImportError:
-        raise ConfigError("Amazon's services need boto3: pip install 'holdfast[aws]'") from None
-    config = Config(
-        connect_timeout=connect_timeout,
+    region, endpoint = location.get("region_name"), location.get("endpoint_url")
+    make_boto3_client = partial(
+        _make_boto3_client,
+        service,
+        location,
         read_timeout=read_timeout,
-        retries={"mode": "standard", "total_max_attempts": tries},
-        max_pool_connections=32,
-        parameter_validation=validate,
-        tcp_keepalive=True,
-        # Made once here, because botocore would make its own for every call, which takes a
-        # tenth of the call's CPU time.
-        user_agent=_make_user_agent(),
+        connect_timeout=connect_timeout,
+        tries=tries,
+        validate=validate,
     )
+    with _explain_errors(service):
+        settings = _choose_lean_settings(service, region, endpoint)
+        if settings is None:
+            return make_boto3_client()
+        with _client_lock:  # it asks the session for credentials
+            return JsonClient(
+                service,
+                settings.session,
+                settings.region,
+                settings.endpoint,
+                Timeouts(connect_timeout, read_timeout),
+                RetryPolicy(tries),
+                signing_region=settings.signing_region,
+                ca_bundle=settings.ca_bundle,
+                make_boto3_client=make_boto3_client,
+            )
+
+
+def _choose_lean_settings(
+    service: str, region: str | None, endpoint: str | None
+) -> ClientSettings | None:
+    """Return the settings of a lean client, or None if boto3 must be used.
+
+    docs/how-to/run-on-sqs.md states the rule.
+    """
+    if service not in SERVICES or not _is_lean_allowed() or find_patch() is not None:
+        return None
     with _client_lock:
+        settings = read_environment(service, region, endpoint, os.environ)
+        if settings is None:
+            settings = ask_botocore(_get_session(), service, region, endpoint)
+    return settings if settings is not None and can_be_called(settings.endpoint) else None
+
+
+def _is_lean_allowed() -> bool:
+    choice = os.environ.get(CLIENT_VARIABLE) or "auto"
+    if choice not in ("auto", "boto3"):
+        raise ConfigError(f"{CLIENT_VARIABLE} must be auto or boto3; got {choice[:40]!r}")
+    return choice != "boto3"
+
+
+def _get_session() -> Any:
+    """Return this process's session of botocore, under the lock."""
+    if (session := _sessions.get(os.getpid())) is None:
+        from botocore.session import Session
+
+        session = _sessions[os.getpid()] = Session()
+    return session
+
+
+def _get_boto3_session() -> Any:
+    """Return this process's session of boto3, under the lock."""
+    if (session := _boto3_sessions.get(os.getpid())) is None:
+        import boto3
+
+        session = boto3.Session(botocore_session=_get_session())
+        _boto3_sessions[os.getpid()] = session
+    return session
+
+
+@contextmanager
+def _explain_errors(service: str) -> Iterator[None]:
+    try:
+        from botocore.exceptions import BotoCoreError, NoRegionError
+
         try:
-            if (session := _sessions.get(os.getpid())) is None:
-                session = _sessions[os.getpid()] = boto3.Session()
-            region = location.get("region_name") or os.environ.get("AWS_REGION") or None
-            make = partial(session.client, service, region_name=region)
-            endpoint = _choose_endpoint(make, location.get("endpoint_url"))
-            return make(config=config, endpoint_url=endpoint)
+            yield
         except NoRegionError:
             url = ", or use the queue's complete URL" if service == "sqs" else ""
             raise ConfigError(
@@ -96,6 +165,37 @@ def _make_client(
             ) from None
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(f"cannot make the {service} client: {error}") from error
+    except ImportError:
+        raise ConfigError("Amazon's services need boto3: pip install 'holdfast[aws]'") from None
+
+
+def _make_boto3_client(
+    service: str,
+    location: dict[str, str | None],
+    *,
+    read_timeout: float,
+    connect_timeout: float,
+    tries: int,
+    validate: bool,
+) -> Any:
+    with _client_lock, _explain_errors(service):
+        from botocore.config import Config
+
+        config = Config(
+            connect_timeout=connect_timeout,
+            read_timeout=read_timeout,
+            retries={"mode": "standard", "total_max_attempts": tries},
+            max_pool_connections=32,
+            parameter_validation=validate,
+            tcp_keepalive=True,
+            # Made once here, because botocore would make its own for every call, which takes
+            # a tenth of the call's CPU time.
+            user_agent=_make_user_agent(),
+        )
+        region = location.get("region_name") or os.environ.get("AWS_REGION") or None
+        make = partial(_get_boto3_session().client, service, region_name=region)
+        endpoint = _choose_endpoint(make, location.get("endpoint_url"))
+        return make(config=config, endpoint_url=endpoint)
 
 
 def _choose_endpoint(make: Callable[..., Any], host: str | None) -> str | None:

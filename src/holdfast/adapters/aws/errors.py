@@ -128,6 +128,8 @@ def translate_error(subject: str, error: BaseException) -> HoldfastError:
         return ConfigError(f"{subject}: the credentials are not accepted ({code})")
     if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
         return ConfigError(f"{subject}: no AWS credentials found: set a profile or a role")
+    if type(error).__name__ == "ParamValidationError":
+        return ConfigError(f"{subject}: the request has invalid parameters")
     if is_transient(error):
         return QueueUnavailable(f"{subject}: {describe_cause(error)}")
     # If this were reported as an outage, callers would repeat the call for as long as a

@@ -36,6 +36,7 @@ _NEVER_SENT = frozenset(
         "ConnectTimeoutError",
         "EndpointConnectionError",
         "NoCredentialsError",
+        "ParamValidationError",
         "PartialCredentialsError",
         "CredentialRetrievalError",
         "ProxyConnectionError",

@@ -7,11 +7,14 @@ from botocore.exceptions import (
     ConnectTimeoutError,
     EndpointConnectionError,
     NoCredentialsError,
+    ParamValidationError,
 )
 
 from holdfast.adapters.aws.dynamodb.errors import explain_error
 from holdfast.adapters.aws.errors import describe_cause, translate_error
-from holdfast.core.errors import QueueUnavailable
+from holdfast.adapters.aws.stepfunctions import translate_error as translate_callback_error
+from holdfast.core.errors import ConfigError, QueueUnavailable
+from holdfast.jobs.errors import CallbackRefused
 
 DENIED = ClientError({"Error": {"Code": "AccessDenied"}}, "SendMessage")
 
@@ -39,6 +42,17 @@ def test_an_unreachable_queue_names_its_endpoint() -> None:
     error = translate_error("queue 'sqs:q'", EndpointConnectionError(endpoint_url="http://x:1"))
     assert isinstance(error, QueueUnavailable)
     assert str(error).endswith("no response from http://x:1")
+
+
+def test_a_request_that_was_never_sent_is_not_an_outage() -> None:
+    """It would be repeated for as long as the lease lasts, and fail in the same way."""
+    error = ParamValidationError(report="canary is not valid")
+    translated = translate_error("queue 'sqs:q'", error)
+    assert isinstance(translated, ConfigError)
+    assert str(translated) == "queue 'sqs:q': the request has invalid parameters"
+    refused = translate_callback_error("SendTaskSuccess", error)
+    assert isinstance(refused, CallbackRefused)
+    assert "canary" not in str(refused)
 
 
 @pytest.mark.parametrize("operation", ["SendMessage", "SendMessageBatch"])

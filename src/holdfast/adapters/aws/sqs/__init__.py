@@ -1,5 +1,11 @@
 """The queue contract on Amazon SQS."""
 
-from holdfast.adapters.aws.sqs.queue import SQSQueue
+from typing import TYPE_CHECKING
 
-__all__ = ["SQSQueue"]
+from holdfast._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from holdfast.adapters.aws.sqs.queue import SQSQueue as SQSQueue
+
+# An SQSHeartbeat needs the address of a queue, and neither the queue nor pydantic.
+__all__, __getattr__ = lazy_exports(__name__, {"adapters.aws.sqs.queue": "SQSQueue"})

@@ -1,0 +1,337 @@
+"""JsonClient: the methods of boto3's clients, for the operations that Holdfast calls often.
+
+    sign ──▶ send ──▶ result or error ──▶ return, raise, or wait and sign again
+
+A request is repeated if the service throttled it or failed, or if no response came. One that
+may not reach the service twice is repeated only if the service cannot have received it.
+"""
+
+import json
+import os
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from functools import partial
+from random import Random
+from threading import Lock
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import quote, urlsplit
+from uuid import uuid4
+
+from holdfast.adapters.aws.json_client.operations import SERVICES, Operation
+from holdfast.adapters.aws.json_client.responses import parse_error, parse_result
+from holdfast.adapters.aws.json_client.selection import is_botocore_patched
+from holdfast.adapters.aws.json_client.signing import Signer
+from holdfast.adapters.aws.json_client.transport import (
+    ConnectionPool,
+    HttpResponse,
+    InvalidResponse,
+    NoResponse,
+    Timeouts,
+)
+from holdfast.core.backoff import Backoff
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.process import after_fork
+
+# The service did not do what was asked, and may do it later. These are botocore's codes.
+_THROTTLED = frozenset(
+    {
+        "BandwidthLimitExceeded",
+        "EC2ThrottledException",
+        "LimitExceededException",
+        "PriorRequestNotComplete",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+        "TransactionInProgressException",
+    }
+)
+_TIMED_OUT = frozenset({"RequestTimeout", "RequestTimeoutException"})
+_SERVER_FAILED = frozenset({500, 502, 503, 504})
+
+# The signature was refused. If the clocks differ, that may be the reason.
+_SIGNATURE_REFUSED = frozenset(
+    {
+        "AuthFailure",
+        "InvalidSignatureException",
+        "RequestExpired",
+        "RequestInTheFuture",
+        "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch",
+    }
+)
+_MAX_SKEW_SECONDS = 60.0  # the services accept five minutes
+
+_BACKOFF = Backoff(first_seconds=0.5, max_seconds=10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often a request is sent, at most, while it fails."""
+
+    tries: int
+
+
+class RetryBudget:
+    """Limits retries while most calls fail, so that clients do not prolong an overload.
+
+    It has the figures of botocore's standard mode: a retry takes 5 of 500, and a call that
+    succeeds gives 1 back.
+    """
+
+    _CAPACITY, _COST = 500, 5
+
+    def __init__(self) -> None:
+        self._left = self._CAPACITY
+        self._lock = Lock()
+
+    def take(self) -> bool:
+        """Return whether a retry is allowed, and pay for it."""
+        with self._lock:
+            is_allowed = self._left >= self._COST
+            self._left -= self._COST if is_allowed else 0
+            return is_allowed
+
+    def restore(self) -> None:
+        """Give back a part, after a call that succeeded."""
+        if self._left < self._CAPACITY:  # usually not, and then no lock is needed
+            with self._lock:
+                self._left = min(self._CAPACITY, self._left + 1)
+
+
+class JsonClient:
+    """A client for one service with boto3's methods, results and exceptions.
+
+    Threads may share it, and a forked child makes its own connections. `session` is botocore's
+    session, or another object with its `get_credentials`. Operations that are not in the table
+    of operations, and all calls while botocore is mocked or instrumented, go to the client that
+    `make_boto3_client` makes.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        session: Any,
+        region: str,
+        endpoint: str,
+        timeouts: Timeouts,
+        retry: RetryPolicy,
+        *,
+        signing_region: str | None = None,
+        ca_bundle: str | None = None,
+        make_boto3_client: Callable[[], Any] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._service_name = service
+        self._service = SERVICES[service]
+        self._credentials = session.get_credentials()
+        self._retry = retry
+        self._clock = clock
+        self._signer = Signer(self._service.signing_name, signing_region or region)
+        self._pool = ConnectionPool(endpoint, timeouts, clock, ca_bundle)
+        self._headers = {
+            "content-type": "application/x-amz-json-1.0",
+            "host": _format_host(endpoint),
+            **self._service.headers,
+        }
+        self._unsigned_headers = {
+            "accept-encoding": "identity",
+            "user-agent": _make_user_agent(),
+        }
+        self._make_boto3_client = make_boto3_client
+        self._skew_seconds = 0.0
+        self.meta = ClientMeta(self, region_name=region, endpoint_url=endpoint)
+        self._reset()
+        after_fork.run_after_fork(self, JsonClient._reset)
+
+    def _reset(self) -> None:
+        self._pool.forget()
+        self._budget = RetryBudget()
+        self._random = Random()
+        self._boto3_client: Any = None
+        self._making_boto3_client = Lock()
+
+    def __repr__(self) -> str:
+        return f"<JsonClient {self._service_name} {self.meta.endpoint_url}>"
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the method of an operation."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        operation = self._service.operations.get(name)
+        if operation is None or is_botocore_patched():
+            return getattr(self.get_boto3_client(), name)
+        return partial(self._call, operation)
+
+    def get_boto3_client(self) -> Any:
+        """Return boto3's client for the same service, and create it on first use."""
+        with self._making_boto3_client:
+            if self._boto3_client is None:
+                if self._make_boto3_client is None:
+                    raise AttributeError("this client has no boto3 client to fall back on")
+                self._boto3_client = self._make_boto3_client()
+            return self._boto3_client
+
+    def close(self) -> None:
+        """Close the connections. The next call opens new ones."""
+        self._pool.close()
+        if self._boto3_client is not None:
+            self._boto3_client.close()
+
+    # -- one call
+
+    def _call(self, operation: Operation, **arguments: Any) -> dict[str, Any]:
+        if operation.idempotency_parameter is not None:
+            arguments.setdefault(operation.idempotency_parameter, str(uuid4()))
+        body = encode_body(arguments)
+        attempt, reconnects, may_correct_clock = 1, True, True
+        while True:
+            try:
+                response = self._send(operation, body)
+                if response.status <= 300:
+                    result = self._parse_result(response, attempt)
+                    self._budget.restore()
+                    return result
+            except NoResponse as failed:
+                may_repeat = operation.repeatable or not failed.may_have_arrived
+                if failed.stale and may_repeat and reconnects:
+                    # The server closed a connection that was idle. That says nothing about
+                    # the service, so it does not count as a try.
+                    reconnects = False
+                    self._pool.close()
+                    continue
+                error = failed.error
+            else:
+                code, error = parse_error(self._service_name, operation.name, response, attempt)
+                if may_correct_clock and self._correct_clock(code, response):
+                    may_correct_clock = False
+                    continue
+                may_repeat = _may_repeat(operation, code, response.status)
+            if not may_repeat or attempt >= self._retry.tries or not self._budget.take():
+                raise error
+            self._clock.sleep(_BACKOFF.delay(attempt, self._random))
+            attempt += 1
+
+    def _send(self, operation: Operation, body: bytes) -> HttpResponse:
+        if self._credentials is None:
+            from botocore.exceptions import NoCredentialsError
+
+            raise NoCredentialsError
+        headers = self._headers | {
+            "x-amz-target": f"{self._service.target_prefix}.{operation.name}"
+        }
+        signed = self._signer.sign(
+            headers,
+            body,
+            # botocore refreshes credentials that are about to expire.
+            self._credentials.get_frozen_credentials(),
+            self._clock.time() + self._skew_seconds,
+        )
+        return self._pool.send(
+            signed | self._unsigned_headers | _trace_header(),
+            body,
+            use_new_connection=not operation.repeatable,
+        )
+
+    def _parse_result(self, response: HttpResponse, attempt: int) -> dict[str, Any]:
+        try:
+            return parse_result(self._service_name, response, attempt)
+        except InvalidResponse as error:
+            from botocore.exceptions import ResponseStreamingError
+
+            raise NoResponse(
+                ResponseStreamingError(error=error), may_have_arrived=True
+            ) from error
+
+    def _correct_clock(self, code: str, response: HttpResponse) -> bool:
+        """Correct the clock if it may be why the signature was refused; return if it was.
+
+        The service executed nothing, so every request may be sent again.
+        """
+        if code not in _SIGNATURE_REFUSED:
+            return False
+        try:
+            server_time = parsedate_to_datetime(response.headers.get("date", "")).timestamp()
+        except (ValueError, OverflowError):
+            return False
+        skew_seconds = server_time - self._clock.time()
+        if abs(skew_seconds - self._skew_seconds) <= _MAX_SKEW_SECONDS:
+            return False
+        self._skew_seconds = skew_seconds
+        return True
+
+
+class ClientMeta(SimpleNamespace):
+    """The `meta` of a boto3 client. What is not known here is asked of boto3's client."""
+
+    def __init__(self, client: JsonClient, *, region_name: str, endpoint_url: str) -> None:
+        super().__init__(region_name=region_name, endpoint_url=endpoint_url)
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._client.get_boto3_client().meta, name)
+
+
+def _may_repeat(operation: Operation, code: str, status: int) -> bool:
+    """Return whether a request that the service answered with an error is worth repeating."""
+    if code in _THROTTLED or status == 429:
+        return True  # the service refused it before doing anything
+    return operation.repeatable and (code in _TIMED_OUT or status in _SERVER_FAILED)
+
+
+def _encode_value(value: object) -> Any:
+    if isinstance(value, bytes | bytearray):
+        return b64encode(value).decode()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not a type of JSON")
+
+
+_encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_encode_value)
+
+
+def encode_body(arguments: Mapping[str, Any]) -> bytes:
+    """Return the arguments of a call as JSON, with binary values in base64.
+
+    Raises ParamValidationError, which names the type of a value but not the value.
+    """
+    try:
+        return _encoder.encode(arguments).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        from botocore.exceptions import ParamValidationError
+
+        report = str(error) if isinstance(error, TypeError) else "a value is not valid in JSON"
+        raise ParamValidationError(report=report) from None
+
+
+def _format_host(endpoint: str) -> str:
+    """Return the Host header as botocore writes it: without a port that is the default."""
+    parts = urlsplit(endpoint)
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    is_default = parts.port in (None, 443 if parts.scheme == "https" else 80)
+    return host if is_default else f"{host}:{parts.port}"
+
+
+def _make_user_agent() -> str:
+    import botocore
+
+    return f"holdfast botocore/{botocore.__version__}"
+
+
+def _trace_header() -> dict[str, str]:
+    """Return botocore's header by which Lambda recognises a loop of functions."""
+    trace = os.environ.get("_X_AMZN_TRACE_ID")
+    if not trace or "AWS_LAMBDA_FUNCTION_NAME" not in os.environ:
+        return {}
+    return {"x-amzn-trace-id": quote(trace, safe="-=;:+&[]{}\"',")}

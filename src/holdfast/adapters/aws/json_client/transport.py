@@ -1,0 +1,416 @@
+"""Connections to one endpoint: a pool, timeouts, TLS, proxies, one request and its response.
+
+http.client connects: it tries all addresses of a name, opens a proxy's tunnel and checks
+certificates. The response is read here, because http.client's parser of headers would take
+half of the CPU time of a call, and because a response has one deadline and one size limit.
+"""
+
+import http.client
+import os
+import select
+import socket
+import ssl
+import sys
+from base64 import b64encode
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from holdfast.core.clock import Clock
+
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # four times DynamoDB's largest response
+_MAX_HEAD_BYTES = 64 * 1024
+_MAX_IDLE_CONNECTIONS = 32
+# Network address translators forget idle connections without notice, some after a few minutes.
+# A request on such a connection would wait for its whole timeout.
+_MAX_IDLE_SECONDS = 60.0
+_RECEIVE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long connecting may take, and then the request with its complete response."""
+
+    connect_seconds: float
+    read_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """A complete response. The names of its headers are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class NoResponse(Exception):
+    """No complete response came. `error` is what boto3 would raise.
+
+    may_have_arrived  whether the service may have received the request
+    stale             whether the server had closed a connection that it kept open before
+    """
+
+    def __init__(
+        self, error: Exception, *, may_have_arrived: bool, stale: bool = False
+    ) -> None:
+        super().__init__(type(error).__name__)
+        self.error = error
+        self.may_have_arrived = may_have_arrived
+        self.stale = stale
+
+
+class InvalidResponse(Exception):
+    """The bytes of the server are not a complete HTTP response. The text says why."""
+
+
+# Since when it is idle, and the connection.
+_IdleEntry = tuple[float, http.client.HTTPConnection]
+
+
+class ConnectionPool:
+    """Kept-alive connections to one endpoint. Threads may share it.
+
+    Each request has a connection of its own until its response is complete. A forked child
+    calls `forget`, because two processes must not write to one connection.
+    """
+
+    def __init__(
+        self, endpoint: str, timeouts: Timeouts, clock: Clock, ca_bundle: str | None = None
+    ) -> None:
+        self.endpoint = endpoint
+        self._ca_bundle = ca_bundle
+        self._timeouts = timeouts
+        self._clock = clock
+        parts = urlsplit(endpoint)
+        self._secure = parts.scheme == "https"
+        self._host, self._port = parts.hostname or "", parts.port
+        self._proxy = find_proxy(endpoint)
+        # A proxy takes the whole URL of a plain request, and only tunnels a secure one.
+        is_forwarded = self._proxy is not None and not self._secure
+        target = f"{endpoint.rstrip('/')}/" if is_forwarded else "/"
+        self._request_line = f"POST {target} HTTP/1.1\r\n"
+        if is_forwarded:
+            self._request_line += _format_headers(self._make_proxy_headers())
+        self._idle: list[_IdleEntry] = []
+
+    def send(
+        self, headers: dict[str, str], body: bytes, *, use_new_connection: bool = False
+    ) -> HttpResponse:
+        """Send a request and return its response. Raises NoResponse.
+
+        With `use_new_connection` it is not sent on one that the server may be closing. The
+        new one is closed afterwards, because many such requests would fill the pool.
+        """
+        lines = _format_headers(headers)
+        head = f"{self._request_line}{lines}content-length: {len(body)}\r\n\r\n"
+        idle = self._idle
+        connection = None if use_new_connection else self._take_idle()
+        is_reused = connection is not None
+        if connection is None:
+            connection = self._connect()
+        reader = _ResponseReader(connection.sock, self._timeouts.read_seconds, self._clock)
+        try:
+            reader.sock.settimeout(self._timeouts.read_seconds)
+            reader.sock.sendall(head.encode("latin-1") + body)
+            response, is_reusable = reader.read_response()
+        except (OSError, InvalidResponse) as error:
+            connection.close()
+            stale = is_reused and not reader.received and not isinstance(error, TimeoutError)
+            raise NoResponse(
+                self._translate_error(error), may_have_arrived=True, stale=stale
+            ) from error
+        except BaseException:  # such as KeyboardInterrupt: the response is still to come
+            connection.close()
+            raise
+        is_kept = is_reusable and not use_new_connection
+        is_closed = idle is not self._idle  # the pool, while this request was on its way
+        if is_kept and not is_closed and len(idle) < _MAX_IDLE_CONNECTIONS:
+            idle.append((self._clock.monotonic(), connection))
+        else:
+            connection.close()
+        return response
+
+    def close(self) -> None:
+        """Close the connections: idle ones now, the others after their responses.
+
+        The next request opens a new one.
+        """
+        idle, self._idle = self._idle, []
+        while (entry := _pop_entry(idle)) is not None:
+            entry[1].close()
+
+    def forget(self) -> None:
+        """Drop the connections of the parent process, in a forked child."""
+        self._idle = []
+
+    # -- connecting
+
+    def _take_idle(self) -> http.client.HTTPConnection | None:
+        while (entry := _pop_entry(self._idle)) is not None:
+            since, connection = entry
+            is_old = self._clock.monotonic() - since > _MAX_IDLE_SECONDS
+            if not is_old and not _is_readable(connection.sock):
+                return connection
+            connection.close()
+        return None
+
+    def _connect(self) -> http.client.HTTPConnection:
+        connection = self._make_connection()
+        try:
+            connection.connect()
+            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise NoResponse(
+                self._translate_connect_error(error), may_have_arrived=False
+            ) from error
+        return connection
+
+    def _make_connection(self) -> http.client.HTTPConnection:
+        host, port, seconds = self._host, self._port, self._timeouts.connect_seconds
+        if self._proxy is not None:
+            proxy = urlsplit(self._proxy)
+            host, port = proxy.hostname or "", proxy.port or 80
+        if not self._secure:
+            return http.client.HTTPConnection(host, port, timeout=seconds)
+        ca_path = self._ca_bundle or _find_ca_path()
+        try:
+            context = make_tls_context(ca_path)
+        except OSError as error:
+            from botocore.exceptions import SSLError
+
+            reason = f"the CA bundle {ca_path!r} cannot be read: {error}"
+            raise NoResponse(
+                self._make_error(SSLError, reason), may_have_arrived=False
+            ) from error
+        connection = http.client.HTTPSConnection(host, port, timeout=seconds, context=context)
+        if self._proxy is not None:
+            connection.set_tunnel(self._host, self._port or 443, self._make_proxy_headers())
+        return connection
+
+    def _make_proxy_headers(self) -> dict[str, str]:
+        proxy = urlsplit(self._proxy or "")
+        if proxy.username is None:
+            return {}
+        login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+        return {"Proxy-Authorization": f"Basic {b64encode(login.encode()).decode()}"}
+
+    # -- errors, as botocore names them
+
+    def _translate_connect_error(self, error: Exception) -> Exception:
+        from botocore import exceptions
+
+        if isinstance(error, ssl.SSLError):
+            kind = exceptions.SSLError
+        elif isinstance(error, TimeoutError):
+            kind = exceptions.ConnectTimeoutError
+        elif self._proxy is not None:
+            kind = exceptions.ProxyConnectionError
+        else:
+            kind = exceptions.EndpointConnectionError
+        return self._make_error(kind, error)
+
+    def _translate_error(self, error: Exception) -> Exception:
+        from botocore import exceptions
+
+        if isinstance(error, TimeoutError):
+            kind = exceptions.ReadTimeoutError
+        elif isinstance(error, InvalidResponse):
+            kind = exceptions.ResponseStreamingError
+        elif isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+            kind = exceptions.SSLError
+        else:
+            kind = exceptions.ConnectionClosedError
+        return self._make_error(kind, error)
+
+    def _make_error(self, kind: Any, error: object) -> Exception:
+        proxy = urlsplit(self._proxy or "")
+        server = f"{proxy.scheme}://{proxy.netloc.rpartition('@')[2]}"  # without a password
+        made: Exception = kind(endpoint_url=self.endpoint, proxy_url=server, error=error)
+        return made
+
+
+class _ResponseReader:
+    """Reads one response from a socket, within one deadline and one size limit."""
+
+    def __init__(self, sock: socket.socket, seconds: float, clock: Clock) -> None:
+        self.sock = sock
+        self._clock = clock
+        self._deadline = clock.monotonic() + seconds
+        self._buffer = bytearray()  # received and not yet read
+        self.received = 0
+
+    def read_response(self) -> tuple[HttpResponse, bool]:
+        """Return the response, and whether the connection may be used again."""
+        status, version, headers = self._read_head()
+        while status == 100:
+            status, version, headers = self._read_head()
+        connection = headers.get("connection", "").lower()
+        keeps_alive = (
+            "close" not in connection if version == "HTTP/1.1" else "keep-alive" in connection
+        )
+        if status in (204, 304):
+            body = b""
+        elif headers.get("transfer-encoding", "").lower() == "chunked":
+            body = self._read_chunks()
+        elif "content-length" in headers:
+            body = self._read_exactly(_parse_size(headers["content-length"], 10))
+        else:
+            body, keeps_alive = self._read_to_end(), False
+        # Bytes after the end belong to no request of ours.
+        return HttpResponse(status, headers, body), keeps_alive and not self._buffer
+
+    def _read_head(self) -> tuple[int, str, dict[str, str]]:
+        while (end := self._buffer.find(b"\r\n\r\n")) < 0:
+            if len(self._buffer) > _MAX_HEAD_BYTES:
+                raise InvalidResponse(f"its headers have more than {_MAX_HEAD_BYTES:,} bytes")
+            self._receive()
+        first, *lines = self._take(end + 4).decode("latin-1")[:-4].split("\r\n")
+        version, _, rest = first.partition(" ")
+        status = rest[:3]
+        if version not in ("HTTP/1.1", "HTTP/1.0") or not (
+            status.isascii() and status.isdigit()
+        ):
+            raise InvalidResponse("it does not begin with a status line of HTTP/1.1")
+        headers: dict[str, str] = {}
+        for line in lines:
+            name, _, value = line.partition(":")
+            name, value = name.lower(), value.strip()
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        return int(status), version, headers
+
+    def _read_chunks(self) -> bytes:
+        chunks = []
+        while size := _parse_size(self._read_line().partition(";")[0], 16):
+            chunks.append(self._read_exactly(size))
+            self._read_line()
+        while self._read_line():  # trailers
+            pass
+        return b"".join(chunks)
+
+    def _read_line(self) -> str:
+        while (end := self._buffer.find(b"\r\n")) < 0:
+            if len(self._buffer) > _MAX_HEAD_BYTES:
+                raise InvalidResponse("a line of a chunked body is too long")
+            self._receive()
+        return self._take(end + 2)[:-2].decode("latin-1")
+
+    def _read_exactly(self, size: int) -> bytes:
+        if size > MAX_RESPONSE_BYTES:
+            raise InvalidResponse(f"it has more than {MAX_RESPONSE_BYTES:,} bytes")
+        while len(self._buffer) < size:
+            self._receive()
+        return self._take(size)
+
+    def _read_to_end(self) -> bytes:
+        try:
+            while True:
+                self._receive()
+        except _Closed:
+            if not self._buffer:  # a head that was cut looks the same
+                raise
+            return self._take(len(self._buffer))
+
+    def _take(self, size: int) -> bytes:
+        taken = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return taken
+
+    def _receive(self) -> None:
+        """Wait for bytes until the deadline, however slowly the server sends them."""
+        seconds = self._deadline - self._clock.monotonic()
+        if seconds <= 0:
+            raise TimeoutError("the response was not complete in time")
+        self.sock.settimeout(seconds)
+        data = self.sock.recv(_RECEIVE_BYTES)
+        if not data:
+            if self.received:
+                raise _Closed(
+                    "the server closed the connection before the response was complete"
+                )
+            raise ConnectionResetError("the server closed the connection without a response")
+        self.received += len(data)
+        if self.received > MAX_RESPONSE_BYTES + _MAX_HEAD_BYTES:
+            raise InvalidResponse(f"it has more than {MAX_RESPONSE_BYTES:,} bytes")
+        self._buffer += data
+
+
+class _Closed(InvalidResponse):
+    """The server closed the connection within a response."""
+
+
+def _parse_size(text: str, base: int) -> int:
+    text = text.strip()
+    if not text.isalnum() or not text.isascii():  # int() would accept -1, 1_0 and spaces
+        raise InvalidResponse("the size of its body is not a number")
+    try:
+        return int(text, base)
+    except ValueError:
+        raise InvalidResponse("the size of its body is not a number") from None
+
+
+def _format_headers(headers: dict[str, str]) -> str:
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+
+
+def _pop_entry(idle: list[_IdleEntry]) -> _IdleEntry | None:
+    """Return the connection that was used last, or None. Each is given to one thread only."""
+    try:  # `pop` is atomic; asking for the length first would not be
+        return idle.pop()
+    except IndexError:
+        return None
+
+
+def _is_readable(sock: Any) -> bool:
+    """Return whether an idle connection has something to read.
+
+    It is the end of the connection, or bytes that belong to no request.
+    """
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+# -- proxies and certificates, from the variables that boto3 reads
+
+
+def find_proxy(endpoint: str) -> str | None:
+    """Return the URL of the proxy for an endpoint, or None.
+
+    The variables are HTTP_PROXY, HTTPS_PROXY and NO_PROXY, also in lower case.
+    """
+    # On macOS the settings of the system count, too.
+    has_variable = any(name.lower().endswith("_proxy") for name in os.environ)
+    if not has_variable and sys.platform != "darwin":
+        return None
+    from urllib.request import getproxies, proxy_bypass  # slow to import
+
+    parts = urlsplit(endpoint)
+    proxy = getproxies().get(parts.scheme)
+    if not proxy or proxy_bypass(parts.netloc):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy.lstrip('/')}"
+
+
+def _find_ca_path() -> str:
+    for variable in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
+        if path := os.environ.get(variable):
+            return path
+    try:
+        import certifi
+
+        return certifi.where()
+    except ImportError:
+        import botocore
+
+        return os.path.join(os.path.dirname(botocore.__file__), "cacert.pem")
+
+
+@cache  # loading the certificates takes longer than many calls
+def make_tls_context(ca_path: str) -> ssl.SSLContext:
+    """Make a context that checks certificates. Raises OSError if the bundle cannot be read."""
+    if os.path.isdir(ca_path):
+        return ssl.create_default_context(capath=ca_path)
+    return ssl.create_default_context(cafile=ca_path)
