@@ -68,7 +68,7 @@ def test_a_module_of_tasks_loads_neither_a_worker_nor_a_queue() -> None:
 
 
 def test_the_first_event_loads_neither_jobs_nor_conversations() -> None:
-    code = "import holdfast.adapters.aws.sqs, holdfast.adapters.observe.logging"
+    code = "import holdfast.adapters.aws.sqs.queue, holdfast.adapters.observe.logging"
     assert list_loaded(code, ["holdfast.conversations", "holdfast.jobs", "asyncio"]) == []
 
 
@@ -81,3 +81,48 @@ def test_a_public_module_loads_its_names_on_first_use(module: str) -> None:
 def test_events_load_neither_pydantic_nor_a_database() -> None:
     heavy = ["asyncio", "pydantic", "sqlite3", "boto3", "holdfast.adapters"]
     assert list_loaded("from holdfast.events import *", heavy) == []
+
+
+# -- the first call to SQS
+
+_CALL = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+import os
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+    def log_message(self, *_): ...
+
+server = HTTPServer(("127.0.0.1", 0), Handler)
+Thread(target=server.serve_forever, daemon=True).start()
+url = f"http://127.0.0.1:{server.server_port}/1/letters"
+os.environ.update(AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="s", AWS_REGION="eu-west-1")
+os.environ.update(AWS_CONFIG_FILE=os.devnull, AWS_SHARED_CREDENTIALS_FILE=os.devnull)
+"""
+_HEARTBEAT = """
+from holdfast.aws import SQSHeartbeat
+heartbeat = SQSHeartbeat(url, "receipt", 1, 30, initial_beat=True)
+heartbeat._change_visibility(30)
+"""
+_QUEUE = """
+from holdfast import SQSQueue
+assert SQSQueue(url).poll(wait_seconds=0) == []
+"""
+
+
+@pytest.mark.parametrize("code", [_HEARTBEAT, _QUEUE])
+def test_the_first_call_loads_no_model_of_a_service(code: str) -> None:
+    """They take most of boto3's cold start. The environment is that of a Lambda function."""
+    slow = ["boto3", "botocore.client", "botocore.loaders", "botocore.session", "urllib3"]
+    assert list_loaded(_CALL + code, slow) == []
+
+
+def test_a_heartbeat_loads_neither_pydantic_nor_the_queue() -> None:
+    heavy = ["pydantic", "holdfast.adapters.aws.sqs.queue"]
+    assert list_loaded(_CALL + _HEARTBEAT, heavy) == []

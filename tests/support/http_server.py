@@ -28,8 +28,10 @@ class Ask:
     path: str  # without the query
     query: str
     headers: dict[str, str]
-    number: int  # of this path, from 1
+    number: int  # of this path since its routes were set, from 1
     connection: int  # from 1
+    body: bytes = b""
+    method: str = "GET"
 
     @property
     def start(self) -> int:
@@ -63,6 +65,10 @@ class Wire:
 
     def close(self) -> None:
         self.closed = True
+
+    def half_close(self) -> None:
+        """Send nothing more, and leave the client's direction open."""
+        self._connection.shutdown(socket.SHUT_WR)
 
     def reset(self) -> None:
         """Reset the connection instead of closing it."""
@@ -100,6 +106,7 @@ class LoopbackServer:
 
     def __enter__(self) -> Self:
         self._routes: dict[str, Route] = {}
+        self._numbers: dict[str, int] = {}
         self._lock = Lock()
         self._open: set[socket.socket] = set()
         self._threads: list[Thread] = []
@@ -136,7 +143,9 @@ class LoopbackServer:
         def in_turn(ask: Ask, wire: Wire) -> None:
             routes[min(ask.number, len(routes)) - 1](ask, wire)
 
-        self._routes[path] = in_turn
+        with self._lock:
+            self._routes[path] = in_turn
+            self._numbers[path] = 0
         return self.url(path)
 
     def asked(self, path: str) -> list[Ask]:
@@ -171,6 +180,9 @@ class LoopbackServer:
             self._open.add(connection)
         try:
             with suppress(OSError), self._secured(connection) as spoken:
+                with self._lock:  # TLS takes the socket over
+                    self._open.discard(connection)
+                    self._open.add(connection := spoken)
                 self._serve(spoken, number)
         finally:
             with self._lock:
@@ -193,16 +205,26 @@ class LoopbackServer:
                     return
                 received += data
             head, _, received = received.partition(b"\r\n\r\n")
-            self._answer(head.decode("latin-1"), wire, number)
+            first, *lines = head.decode("latin-1").split("\r\n")
+            fields = (line.partition(":") for line in lines)
+            headers = {name.lower(): value.strip() for name, _, value in fields}
+            length = int(headers.get("content-length", 0))
+            while len(received) < length:
+                data = connection.recv(65_536)
+                if not data:
+                    return
+                received += data
+            body, received = received[:length], received[length:]
+            self._answer(first, headers, body, wire, number)
 
-    def _answer(self, head: str, wire: Wire, number: int) -> None:
-        first, *lines = head.split("\r\n")
-        path, _, query = first.split(" ")[1].partition("?")
-        fields = (line.partition(":") for line in lines)
-        headers = {name.lower(): value.strip() for name, _, value in fields}
+    def _answer(
+        self, first: str, headers: dict[str, str], body: bytes, wire: Wire, connection: int
+    ) -> None:
+        method, target, _ = first.split(" ")
+        path, _, query = target.partition("?")
         with self._lock:
-            before = sum(ask.path == path for ask in self.asks)
-            ask = Ask(path, query, headers, before + 1, number)
+            number = self._numbers[path] = self._numbers.get(path, 0) + 1
+            ask = Ask(path, query, headers, number, connection, body, method)
             self.asks.append(ask)
         self._routes.get(path, status("404 Not Found"))(ask, wire)
 

@@ -22,12 +22,15 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 from botocore.config import Config
+
+from support.aws.lean import make_lean_client
 
 REGION, ACCOUNT = "us-east-1", "000000000000"
 _START_SECONDS = 60
@@ -62,6 +65,10 @@ class Ministack:
             aws_secret_access_key="test",
             config=Config(connect_timeout=10, read_timeout=60),
         )
+
+    def lean_client(self, service: str) -> Any:
+        """Make Holdfast's own client for this server."""
+        return make_lean_client(service, self.url, partial(self.client, service))
 
 
 @pytest.fixture(scope="session")

@@ -3,13 +3,12 @@
 Proves JB-34.
 """
 
-import datetime
-import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.certificates import make_certificate
 from support.downloads import ExportPlace, export_place
 from support.http_server import LoopbackServer, file, redirect
 
@@ -119,30 +118,7 @@ def test_proxies_and_passwords_of_the_environment_are_not_used(
 @pytest.fixture
 def certificate(tmp_path: Path) -> str:
     """Make a key and a self-signed certificate for 127.0.0.1."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "loopback")])
-    now = datetime.datetime.now(datetime.UTC)
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    secret = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    path = tmp_path / "server.pem"
-    path.write_bytes(secret + made.public_bytes(serialization.Encoding.PEM))
-    return str(path)
+    return make_certificate(tmp_path / "server.pem")
 
 
 def test_an_untrusted_certificate_is_refused(

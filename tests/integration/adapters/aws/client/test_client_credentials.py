@@ -1,0 +1,195 @@
+"""Clients whose clock is wrong, and whose credentials expire and rotate."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from email.utils import format_datetime
+
+import pytest
+from botocore.utils import ContainerMetadataFetcher
+
+from holdfast.core.errors import ConfigError, QueueUnavailable
+from holdfast.jobs.errors import CallbackRefused
+from support.aws.calls import QUEUE
+from support.aws.client_kinds import ClientMaker
+from support.aws.credentials import FIRST, SECOND, CredentialServer, Key
+from support.aws.queue_calls import call_queue, send_success
+from support.aws.responses import Response, make_error, make_success
+from support.aws.signatures import check_signature, parse_authorization
+from support.http_server import Ask, LoopbackServer, Route, Wire
+
+URL = make_success({"QueueUrl": QUEUE})
+
+
+# -- a wrong clock
+
+
+class SkewedService:
+    """A service whose clock is ahead, and which refuses signatures that are too old."""
+
+    def __init__(self, ahead_seconds: float, code: str = "RequestTimeTooSkewed") -> None:
+        self.ahead_seconds = ahead_seconds
+        self.code = code
+
+    def __call__(self, ask: Ask, wire: Wire) -> None:
+        now = time.time() + self.ahead_seconds
+        signed = datetime.strptime(ask.headers["x-amz-date"], "%Y%m%dT%H%M%SZ")
+        is_near = abs(signed.replace(tzinfo=UTC).timestamp() - now) < 300
+        field = f"Date: {format_datetime(datetime.fromtimestamp(now, UTC), usegmt=True)}"
+        response = URL if is_near else make_error(self.code)
+        Response(response.status, response.body, (field,))(ask, wire)
+
+
+@pytest.mark.parametrize("ahead_seconds", [3600.0, -3600.0, 86_400.0 * 400])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "RequestTimeTooSkewed",
+        "RequestExpired",
+        "com.amazon.coral.service#InvalidSignatureException",
+        "SignatureDoesNotMatch",
+    ],
+)
+def test_a_wrong_clock_is_corrected_and_stays_corrected(
+    lean: ClientMaker, server: LoopbackServer, code: str, ahead_seconds: float
+) -> None:
+    """The service refused the request before executing it, so every call may be repeated."""
+    client = lean.make_fail_fast("stepfunctions")
+    server.on("/", SkewedService(ahead_seconds, code))
+    for _ in range(3):
+        send_success(client)
+    assert len(server.asks) == 4
+    for ask in server.asks:
+        check_signature(ask, FIRST)
+
+
+def test_a_service_that_refuses_every_time_is_not_asked_again_and_again(
+    lean: ClientMaker, server: LoopbackServer, waits: list[float]
+) -> None:
+    dates = (f"Date: Mon, 01 Jan {year} 00:00:00 GMT" for year in range(2001, 2100))
+
+    def refuse(ask: Ask, wire: Wire) -> None:  # with another time each time
+        make_error("RequestTimeTooSkewed", next(dates))(ask, wire)
+
+    server.on("/", refuse)
+    with pytest.raises((ConfigError, QueueUnavailable)):
+        call_queue(lean.make_retrying())
+    assert (len(server.asks), waits) == (2, [])
+
+
+@pytest.mark.parametrize(
+    "date", [None, "", "yesterday", "Mon, 99 Jan 2001 00:00:00 GMT", "now"]
+)
+def test_a_refused_signature_without_another_time_is_not_repeated(
+    lean: ClientMaker, server: LoopbackServer, date: str | None
+) -> None:
+    if date == "now":
+        date = format_datetime(datetime.now(UTC), usegmt=True)
+    fields = () if date is None else (f"Date: {date}",)
+    server.on("/", make_error("SignatureDoesNotMatch", *fields))
+    with pytest.raises(ConfigError, match="credentials are not accepted"):
+        call_queue(lean.make_retrying())
+    assert len(server.asks) == 1
+
+
+# -- credentials
+
+
+@pytest.fixture
+def credential_server(
+    server: LoopbackServer,
+    no_environment_credentials: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> CredentialServer:
+    """Hand out credentials over HTTP instead of the environment, as in a container.
+
+    botocore refreshes credentials that are valid for less than ten minutes before each use.
+    """
+    credential_server = CredentialServer(FIRST, valid_seconds=60)
+    url = server.on("/credentials", credential_server)
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", url)
+    return credential_server
+
+
+def get_key(ask: Ask) -> Key:
+    """Return the one key with which everything in the request is signed."""
+    key = {key.id: key for key in (FIRST, SECOND)}[parse_authorization(ask)["key"]]
+    check_signature(ask, key)
+    return key
+
+
+def rotate(credential_server: CredentialServer, response: Response) -> Route:
+    """Respond, and hand out other credentials from now on."""
+
+    def route(ask: Ask, wire: Wire) -> None:
+        credential_server.key = SECOND
+        response(ask, wire)
+
+    return route
+
+
+def test_credentials_that_rotate_in_the_middle_of_a_call_sign_its_next_try(
+    maker: ClientMaker,
+    server: LoopbackServer,
+    credential_server: CredentialServer,
+    waits: list[float],
+) -> None:
+    client = maker.make_retrying()
+    throttled = make_error("ThrottlingException")
+    server.on("/", rotate(credential_server, throttled), URL)
+    assert call_queue(client) == QUEUE
+    assert [get_key(ask) for ask in server.asked("/")] == [FIRST, SECOND]
+
+
+def test_threads_never_mix_the_parts_of_two_credentials(
+    lean: ClientMaker, server: LoopbackServer, credential_server: CredentialServer
+) -> None:
+    client = lean.make_fail_fast()
+    server.on("/", *[URL] * 20, rotate(credential_server, URL), URL)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: call_queue(client), range(64)))
+    keys = [get_key(ask) for ask in server.asked("/")]
+    assert set(keys) == {FIRST, SECOND}
+    assert keys[-1] == SECOND
+
+
+def test_no_request_is_sent_with_credentials_that_could_not_be_refreshed(
+    maker: ClientMaker,
+    server: LoopbackServer,
+    credential_server: CredentialServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ContainerMetadataFetcher, "SLEEP_TIME", 0)  # between its tries
+    client = maker.make_fail_fast("stepfunctions")
+    queue_client = maker.make_fail_fast()
+    server.on("/", URL)
+    send_success(client)
+    call_queue(queue_client)
+    credential_server.is_broken = True
+    with pytest.raises(CallbackRefused, match="never reached"):
+        send_success(client)
+    with pytest.raises(QueueUnavailable):
+        call_queue(queue_client)
+    assert len(server.asked("/")) == 2
+    credential_server.is_broken = False
+    send_success(client)
+
+
+@pytest.mark.parametrize("code", ["ExpiredTokenException", "UnrecognizedClientException"])
+def test_refused_credentials_are_reported_and_the_call_is_not_repeated(
+    maker: ClientMaker, server: LoopbackServer, waits: list[float], code: str
+) -> None:
+    server.on("/", make_error(code))
+    with pytest.raises(ConfigError, match=code):
+        call_queue(maker.make_retrying())
+    assert (len(server.asks), waits) == (1, [])
+
+
+def test_without_credentials_nothing_is_sent(
+    maker: ClientMaker, server: LoopbackServer, no_environment_credentials: None
+) -> None:
+    with pytest.raises(ConfigError, match="no AWS credentials found"):
+        call_queue(maker.make_fail_fast())
+    with pytest.raises(CallbackRefused, match="never reached"):
+        send_success(maker.make_fail_fast("stepfunctions"))
+    assert server.asks == []

@@ -1,0 +1,238 @@
+"""Clients on real TLS, behind proxies, and with names that do not resolve."""
+
+import socket
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from botocore.exceptions import ProxyConnectionError, SSLError
+
+from holdfast.core.errors import ConfigError, QueueUnavailable
+from holdfast.jobs.errors import CallbackRefused, CallbackUnclear
+from support.aws.broken import CONNECTIONS, close_after
+from support.aws.calls import QUEUE
+from support.aws.client_kinds import ClientMaker
+from support.aws.queue_calls import call_queue, send_success
+from support.aws.responses import Response, make_success
+from support.certificates import make_certificate
+from support.http_server import LoopbackServer, Wire
+from support.waiting import wait_until
+
+URL = make_success({"QueueUrl": QUEUE})
+HTML = b"<html><h1>Proxy Authentication Required</h1></html>"
+PASSWORD = "proxy-password-canary"
+
+
+# -- TLS
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_certificate(tmp_path_factory.mktemp("tls") / "server.pem")
+
+
+@pytest.fixture
+def secure_server(certificate: str) -> Iterator[LoopbackServer]:
+    with LoopbackServer(certificate) as server:
+        server.on("/", URL)
+        yield server
+
+
+def test_a_certificate_of_the_given_bundle_is_accepted(
+    maker: ClientMaker,
+    secure_server: LoopbackServer,
+    certificate: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_CA_BUNDLE", certificate)
+    client = maker.make_fail_fast(url=secure_server.url(""), seconds=40.0)
+    assert [call_queue(client) for _ in range(3)] == [QUEUE] * 3
+    assert {ask.connection for ask in secure_server.asks} == {1}
+
+
+@pytest.mark.parametrize("name", ["closed", "reset", "half closed", "cut in the body"])
+def test_a_secure_connection_that_breaks_is_an_outage_as_well(
+    maker: ClientMaker,
+    secure_server: LoopbackServer,
+    certificate: str,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    monkeypatch.setenv("AWS_CA_BUNDLE", certificate)
+    client = maker.make_fail_fast(url=secure_server.url(""), seconds=40.0)
+    secure_server.on("/", CONNECTIONS[name], close_after(URL))
+    with pytest.raises(QueueUnavailable):
+        call_queue(client)
+    assert len(secure_server.asks) == 1
+    for _ in range(3):  # each on a new connection, because the server closes them while idle
+        assert call_queue(client) == QUEUE
+        wait_until(lambda: secure_server.open == 0)
+    assert [ask.connection for ask in secure_server.asks] == [1, 2, 3, 4]
+
+
+def test_nothing_is_sent_to_a_server_with_an_unknown_certificate(
+    maker: ClientMaker, secure_server: LoopbackServer
+) -> None:
+    client = maker.make_fail_fast(url=secure_server.url(""), seconds=40.0)
+    with pytest.raises(QueueUnavailable, match="SSLError"):
+        call_queue(client)
+    assert secure_server.asks == []
+
+
+def test_nothing_is_sent_to_a_server_with_the_certificate_of_another(
+    maker: ClientMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_certificate(tmp_path / "other.pem", "sqs.eu-west-1.amazonaws.com")
+    monkeypatch.setenv("AWS_CA_BUNDLE", other)
+    with LoopbackServer(other) as server:
+        client = maker.make_fail_fast("stepfunctions", url=server.url(""), seconds=40.0)
+        with pytest.raises(CallbackUnclear, match="SSLError"):
+            send_success(client)
+        assert server.asks == []
+
+
+def test_a_bundle_that_is_missing_is_reported_and_nothing_is_sent(
+    lean: ClientMaker, secure_server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/nowhere/bundle.pem")
+    client = lean.make_fail_fast(url=secure_server.url(""), seconds=40.0)
+    with pytest.raises(SSLError, match="/nowhere/bundle"):
+        client.get_queue_url(QueueName="letters")
+    assert secure_server.asks == []
+
+
+def test_a_server_without_tls_is_an_outage(maker: ClientMaker, server: LoopbackServer) -> None:
+    url = f"https://{server.origin}"
+    with pytest.raises(QueueUnavailable):
+        call_queue(maker.make_fail_fast(url=url))
+
+
+# -- names and addresses
+
+
+def fail_to_resolve(*_: Any, **__: Any) -> NoReturn:
+    raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+
+def test_a_name_that_does_not_resolve_is_an_outage(
+    maker: ClientMaker, monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
+    url = "http://sqs.nowhere.invalid"
+    clients = maker.make_fail_fast("stepfunctions", url=url), maker.make_retrying(url=url)
+    monkeypatch.setattr(socket, "getaddrinfo", fail_to_resolve)
+    with pytest.raises(CallbackRefused, match="never reached"):
+        send_success(clients[0])
+    assert waits == []
+    with pytest.raises(QueueUnavailable, match="EndpointConnectionError"):
+        call_queue(clients[1])
+    assert len(waits) == 3
+
+
+def test_a_port_on_which_no_server_listens_is_an_outage(maker: ClientMaker) -> None:
+    with LoopbackServer() as server:
+        url = server.url("")
+    with pytest.raises(CallbackRefused, match="never reached"):
+        send_success(maker.make_fail_fast("stepfunctions", url=url))
+
+
+def test_the_timeout_of_connecting_holds(maker: ClientMaker) -> None:
+    """A full backlog accepts no connection, like a firewall that drops packets."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listening:
+        port = listening.getsockname()[1]
+        waiting = [socket.socket() for _ in range(4)]
+        for connection in waiting:
+            connection.setblocking(False)
+            connection.connect_ex(("127.0.0.1", port))
+        with pytest.raises(CallbackRefused, match="ConnectTimeoutError"):
+            send_success(maker.make_fail_fast("stepfunctions", url=f"http://127.0.0.1:{port}"))
+        for connection in waiting:
+            connection.close()
+
+
+# -- proxies
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackServer]:
+    """A proxy with a password, which every client uses."""
+    with LoopbackServer() as proxy:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+            monkeypatch.setenv(name, f"http://user:{PASSWORD}@{proxy.origin}")
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        yield proxy
+
+
+def test_a_plain_request_goes_through_the_proxy(
+    maker: ClientMaker, proxy: LoopbackServer
+) -> None:
+    proxy.on("http://sqs.example/", URL)
+    assert call_queue(maker.make_fail_fast(url="http://sqs.example")) == QUEUE
+    login = b64encode(f"user:{PASSWORD}".encode()).decode()
+    assert proxy.asks[0].headers["proxy-authorization"] == f"Basic {login}"
+    assert proxy.asks[0].headers["host"] == "sqs.example"
+
+
+def test_hosts_without_a_proxy_are_called_directly(
+    maker: ClientMaker,
+    server: LoopbackServer,
+    proxy: LoopbackServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    server.on("/", URL)
+    assert call_queue(maker.make_fail_fast()) == QUEUE
+    assert proxy.asks == []
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "callback_error"),
+    [
+        ("407 Proxy Authentication Required", ConfigError, CallbackRefused),
+        ("502 Bad Gateway", QueueUnavailable, CallbackUnclear),
+        ("504 Gateway Timeout", QueueUnavailable, CallbackUnclear),
+    ],
+)
+def test_the_page_of_a_proxy_is_no_response_of_the_service(
+    maker: ClientMaker, proxy: LoopbackServer, status: str, error: Any, callback_error: Any
+) -> None:
+    proxy.on("http://service.example/", Response(status, HTML))
+    with pytest.raises(error):
+        call_queue(maker.make_fail_fast(url="http://service.example"))
+    with pytest.raises(callback_error):
+        send_success(maker.make_fail_fast("stepfunctions", url="http://service.example"))
+    assert len(proxy.asks) == 2
+
+
+@pytest.mark.parametrize("status", ["407 Proxy Authentication Required", "502 Bad Gateway"])
+def test_a_proxy_that_opens_no_tunnel_is_named_without_its_password(
+    maker: ClientMaker, proxy: LoopbackServer, status: str
+) -> None:
+    proxy.on("sqs.example:443", Response(status, HTML))
+    proxy.on("states.example:443", Response(status, HTML))
+    client = maker.make_fail_fast(url="https://sqs.example")
+    with pytest.raises(ProxyConnectionError) as raised:
+        client.get_queue_url(QueueName="letters")
+    if maker.kind == "lean":  # boto3 masks it only since its version 1.41
+        assert PASSWORD not in str(raised.value)
+    with pytest.raises(CallbackRefused, match="never reached"):
+        send_success(maker.make_fail_fast("stepfunctions", url="https://states.example"))
+    assert {ask.method for ask in proxy.asks} == {"CONNECT"}
+
+
+def test_a_tunnel_checks_the_certificate_of_the_service(
+    lean: ClientMaker, proxy: LoopbackServer
+) -> None:
+    """The proxy itself answers in the tunnel, without any TLS."""
+
+    def open_tunnel(ask: Any, wire: Wire) -> None:
+        wire.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        wire.close()
+
+    proxy.on("sqs.example:443", open_tunnel)
+    with pytest.raises(QueueUnavailable):
+        call_queue(lean.make_fail_fast(url="https://sqs.example"))
+    assert [ask.method for ask in proxy.asks] == ["CONNECT"]

@@ -1,0 +1,1 @@
+"""Calls, responses and clients that compare the clients of Amazon's services."""
