@@ -7,13 +7,13 @@ what conditions, transactions, indexes and errors mean.
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import boto3
 import pytest
 import test_conversations_dynamodb
 import test_dynamodb_jobs
-from botocore.config import Config
 
 from chaos import dynamodb_local
 from chaos.isolated_server import NamespaceUnavailable
@@ -21,6 +21,7 @@ from holdfast.testing.contracts.conversations.contract import ConversationStoreC
 from holdfast.testing.contracts.conversations.support import OpenStore
 from holdfast.testing.contracts.jobs.contract import JobStoreContract
 from holdfast.testing.contracts.jobs.support import OpenRepository
+from support.aws.lean import make_lean_client
 
 pytestmark = [
     pytest.mark.chaos,
@@ -40,14 +41,15 @@ def client() -> Iterator[Any]:
             server = stack.enter_context(dynamodb_local.run_server())
         except NamespaceUnavailable as error:
             pytest.skip(str(error))
-        yield boto3.client(
+        make_boto3_client = partial(
+            boto3.client,
             "dynamodb",
             endpoint_url=server.url,
             region_name="us-east-1",
             aws_access_key_id="local",
             aws_secret_access_key="local",
-            config=Config(max_pool_connections=50),
         )
+        yield make_lean_client("dynamodb", server.url, make_boto3_client, access_key="local")
 
 
 class TestJobsOnDynamoDBLocal(JobStoreContract):

@@ -3,13 +3,13 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import count
 from typing import Any
 
 import boto3
 import pytest
 import test_sqs_queue
-from botocore.config import Config
 
 from chaos import localstack_sqs
 from chaos.isolated_server import NamespaceUnavailable
@@ -25,6 +25,7 @@ from holdfast.testing.contracts.queue.schemas import SchemaPromises
 from holdfast.testing.contracts.queue.settling import SettlePromises
 from holdfast.testing.contracts.queue.stale_holders import StaleHolderPromises
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
+from support.aws.lean import make_lean_client
 
 pytestmark = [
     pytest.mark.chaos,
@@ -51,14 +52,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Adva
 
 @pytest.fixture(scope="module")
 def client(server: tuple[str, Advance]) -> Any:
-    return boto3.client(
+    make_boto3_client = partial(
+        boto3.client,
         "sqs",
         endpoint_url=server[0],
         region_name="us-east-1",
         aws_access_key_id="test",
         aws_secret_access_key="test",
-        config=Config(max_pool_connections=50),
     )
+    return make_lean_client("sqs", server[0], make_boto3_client, access_key="test")
 
 
 class SharedClock(ManualClock):

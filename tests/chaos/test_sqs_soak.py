@@ -20,6 +20,7 @@ from chaos.sqs_accounting import SqsAccounting
 from chaos.sqs_roles import LEASE_SECONDS, SqsWorker, SqsWorkspace, push_messages
 from chaos.sqs_server import SqsServer, run_server
 from chaos.test_chaos import SECONDS, iterate_seeds
+from holdfast.adapters.aws.json_client.client import JsonClient
 from support import memory_folder
 
 WORKERS = 4
@@ -115,6 +116,8 @@ def test_every_message_is_completed_and_deleted_once_whichever_worker_is_killed(
             with run_server() as server:
                 chaos_round = SqsRound(folder, server, seed)
                 accounting = chaos_round.run()
+                client = chaos_round.workspace.queue()._client.retrying_client
+                assert isinstance(client, JsonClient)  # as that of the workers
                 stats = chaos_round.workspace.queue().stats()
             print(
                 f"SQS round {seed}: {monotonic() - started:.0f} s, "

@@ -1,8 +1,8 @@
 """The conversation contract for DynamoDBConversations.
 
-On ministack, over HTTP, where each call is one step, so that crowds can meet. The tests of
-its own are on moto (tests/integration/adapters/aws/dynamodb): what one of the two
-gets wrong, the other should not.
+On ministack, over HTTP with the lean client, where each call is one step, so that crowds can
+meet. The tests of its own are on moto with boto3 (tests/integration/adapters/aws/dynamodb). A
+fault of one server or client should not be a fault of the other.
 """
 
 from itertools import count
@@ -38,7 +38,7 @@ def store_of(client: Any) -> OpenStore:
 
 @pytest.fixture(scope="module")
 def over_http(ministack: "Ministack") -> Any:
-    return ministack.client("dynamodb")
+    return ministack.lean_client("dynamodb")
 
 
 class TestDynamoDBConversations(ConversationStoreContract):

@@ -1,9 +1,9 @@
 """DynamoDBJobs keeps the promises of a job store, on two independent servers.
 
-All promises are tested on ministack, over HTTP, where each call is one step, so that many
-threads can conflict. Those of the outcome are also tested on moto, in this process, like
-tests/integration/adapters/aws/dynamodb. A fault of one server should not be a fault of the
-other. moto is not thread-safe, and slow with many rows.
+All promises are tested on ministack, over HTTP with the lean client, where each call is one
+step, so that many threads can conflict. Those of the outcome are also tested on moto, in this
+process with boto3, like tests/integration/adapters/aws/dynamodb. A fault of one server or
+client should not be a fault of the other. moto is not thread-safe, and slow with many rows.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def make_opener(client: Any) -> OpenRepository:
 
 @pytest.fixture(scope="module")
 def http_client(ministack: "Ministack") -> Any:
-    return ministack.client("dynamodb")
+    return ministack.lean_client("dynamodb")
 
 
 class TestDynamoDBJobs(JobStoreContract):

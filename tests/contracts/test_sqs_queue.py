@@ -1,7 +1,11 @@
-"""SQSQueue keeps the queue contract, on the simulator that ships in holdfast.testing."""
+"""SQSQueue keeps the queue contract, on the simulator that ships in holdfast.testing.
+
+Once it is called over HTTP by the lean client; otherwise without a network, by a client that
+behaves as boto3's.
+"""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -13,6 +17,9 @@ from holdfast.testing import ManualClock, SimulatedSqs
 from holdfast.testing.contracts.queue.contract import QueueContract
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
 from holdfast.testing.sqs.receiving import StaleHandles
+from support.aws.lean import make_lean_client
+from support.aws.sqs_over_http import SqsOverHttp
+from support.http_server import LoopbackServer
 
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -28,12 +35,16 @@ class TestSQSQueue(QueueContract):
         return SimulatedSqs(clock, stale_handles=self.stale_handles)
 
     @pytest.fixture
-    def make_queue(self, sqs: SimulatedSqs, clock: ManualClock) -> MakeQueue:
-        return _make_opener(sqs, "work", clock)
+    def client(self, sqs: SimulatedSqs) -> Any:
+        return sqs.client()
 
     @pytest.fixture
-    def make_other_queue(self, sqs: SimulatedSqs, clock: ManualClock) -> MakeQueue:
-        return _make_opener(sqs, "other", clock)
+    def make_queue(self, client: Any, clock: ManualClock) -> MakeQueue:
+        return _make_opener(client, "work", clock)
+
+    @pytest.fixture
+    def make_other_queue(self, client: Any, clock: ManualClock) -> MakeQueue:
+        return _make_opener(client, "other", clock)
 
     @pytest.fixture
     def fifo_ids(self) -> Callable[[], dict[str, str]]:
@@ -61,8 +72,7 @@ def make_injector(client: Any, fifo_ids: Callable[[], dict[str, str]] = dict) ->
     return send
 
 
-def _make_opener(sqs: SimulatedSqs, name: str, clock: ManualClock, **more: Any) -> MakeQueue:
-    client = sqs.client()
+def _make_opener(client: Any, name: str, clock: ManualClock, **more: Any) -> MakeQueue:
     kind = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
     client.create_queue(QueueName=name, Attributes=kind)
 
@@ -71,6 +81,17 @@ def _make_opener(sqs: SimulatedSqs, name: str, clock: ManualClock, **more: Any) 
         return SQSQueue(name, **defaults | settings)
 
     return open_queue
+
+
+class TestSQSQueueWithTheLeanClient(TestSQSQueue):
+    @pytest.fixture
+    def client(self, sqs: SimulatedSqs) -> Iterator[Any]:
+        with LoopbackServer() as server:
+            service = SqsOverHttp(sqs)
+            server.on("/", lambda ask, wire: service(ask)(ask, wire))
+            client = make_lean_client("sqs", server.url(""), sqs.client)
+            yield client
+            client.close()
 
 
 class TestSQSQueueWhereStaleHandlesWork(TestSQSQueue):
@@ -90,12 +111,12 @@ class TestSQSFifoQueue(TestSQSQueue):
     """A FIFO queue in which each message is its own group, so that none waits for another."""
 
     @pytest.fixture
-    def make_queue(self, sqs: SimulatedSqs, clock: ManualClock) -> MakeQueue:
-        return _make_opener(sqs, "work.fifo", clock, group_by="id")
+    def make_queue(self, client: Any, clock: ManualClock) -> MakeQueue:
+        return _make_opener(client, "work.fifo", clock, group_by="id")
 
     @pytest.fixture
-    def make_other_queue(self, sqs: SimulatedSqs, clock: ManualClock) -> MakeQueue:
-        return _make_opener(sqs, "other.fifo", clock, group_by="id")
+    def make_other_queue(self, client: Any, clock: ManualClock) -> MakeQueue:
+        return _make_opener(client, "other.fifo", clock, group_by="id")
 
     @pytest.fixture
     def fifo_ids(self) -> Callable[[], dict[str, str]]:

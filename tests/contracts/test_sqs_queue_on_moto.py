@@ -1,17 +1,18 @@
 """The same promises on moto, an independent implementation, to confirm the simulator.
 
+The lean client calls it over HTTP; tests/contracts/test_sqs_semantics.py calls it with boto3.
 moto uses the system's time, which is moved together with the test's clock. Tests with many
 threads are omitted, because moto is not thread-safe.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from typing import Any
 
 import boto3
 import pytest
 import time_machine
-from moto import mock_aws
 
 from holdfast.adapters.aws.sqs import SQSQueue
 from holdfast.testing import ManualClock
@@ -22,6 +23,9 @@ from holdfast.testing.contracts.queue.schemas import SchemaPromises
 from holdfast.testing.contracts.queue.settling import SettlePromises
 from holdfast.testing.contracts.queue.stale_holders import StaleHolderPromises
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
+from support.aws.lean import make_lean_client
+from support.aws.moto_over_http import make_moto_route
+from support.http_server import LoopbackServer
 
 STARTED = 1_800_000_000.0
 
@@ -48,13 +52,23 @@ def clock() -> Iterator[ManualClock]:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    with mock_aws():
-        yield boto3.client(
-            "sqs",
-            region_name="us-east-1",
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
+    with LoopbackServer() as server:
+        server.on("/", make_moto_route("sqs"))
+        client = make_lean_client(
+            "sqs", server.url(""), partial(make_boto3_client, server.url(""))
         )
+        yield client
+        client.close()
+
+
+def make_boto3_client(url: str) -> Any:
+    return boto3.client(
+        "sqs",
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+    )
 
 
 @pytest.fixture
