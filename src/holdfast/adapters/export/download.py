@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Condition
+from threading import Condition, local
 from urllib.parse import quote
 
 from holdfast.adapters.export import errors
@@ -28,7 +28,7 @@ from holdfast.core.clock import Clock
 _REDIRECTS = (301, 302, 303, 307, 308)
 # libcurl hands over 16 KiB at a time. To hash and write each piece by itself would cost a
 # third of the speed, in system calls and in waits for the interpreter's lock.
-_WRITE_BYTES = 256 << 10
+_BUFFER_BYTES = 256 << 10
 _CHECK_INTERVAL_SECONDS = 0.25  # how soon a waiting task notices that it is cancelled
 
 
@@ -137,6 +137,16 @@ def _encode_location(location: str) -> str:
 _ASCII = "".join(chr(code) for code in range(128))
 
 
+class _WriteBuffer(local):
+    """The buffer of a slot's thread, which each of its downloads uses again."""
+
+    def __init__(self) -> None:
+        self.bytes = memoryview(bytearray(_BUFFER_BYTES))
+
+
+_write_buffer = _WriteBuffer()
+
+
 class ResponseBody:
     """The body of one response, on its way into the part."""
 
@@ -148,7 +158,7 @@ class ResponseBody:
         self._run = run
         self._task = run.task
         self._max_bytes = max_bytes
-        self._buffer: list[bytes] = []
+        self._buffer = _write_buffer.bytes
         self._buffered_bytes = 0
 
     def get_range_headers(self) -> list[str]:
@@ -198,17 +208,21 @@ class ResponseBody:
 
     def write(self, data: bytes) -> None:
         """Add bytes, and write them to the part when there are enough of them."""
-        self._buffer.append(data)
-        self._buffered_bytes += len(data)
-        reported = self._run.report_bytes(len(data))
-        if reported or self._buffered_bytes >= _WRITE_BYTES:
-            self.flush()
-            self._check_size(self.part.size)
+        if self._buffered_bytes + len(data) > _BUFFER_BYTES:
+            self._write_out()
+        start, self._buffered_bytes = self._buffered_bytes, self._buffered_bytes + len(data)
+        self._buffer[start : self._buffered_bytes] = data
+        if self._run.report_bytes(len(data)):
+            self._write_out()
+
+    def _write_out(self) -> None:
+        self.flush()
+        self._check_size(self.part.size)
 
     def flush(self) -> None:
         """Write all buffered bytes to the part."""
-        data = b"".join(self._buffer)
-        self._buffer, self._buffered_bytes = [], 0
+        data = self._buffer[: self._buffered_bytes]
+        self._buffered_bytes = 0
         if data:
             self.part.write(data)
 

@@ -137,7 +137,10 @@ class PartialFile:
         written since this boot are trusted.
         """
         self._has_note = self._shared  # a useless note may exist, which must be removed too
-        note = self._read_note() if self._shared and os.fstat(self.fd).st_size else {}
+        if not os.fstat(self.fd).st_size:
+            self._remove_note()
+            return
+        note = self._read_note() if self._shared else {}
         if not note or not (trust_other_boots or _is_of_this_boot(note)):
             self.restart()
             return
@@ -166,14 +169,13 @@ class PartialFile:
         """Set the version of the file that the following bytes belong to."""
         self.validator, self.length = validator, length
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: memoryview) -> None:
         """Add bytes. Those that were written before an OSError stay."""
         self.digests.update(data)
-        view = memoryview(data)
-        while view:
-            written = os.write(self.fd, view)
+        while data:
+            written = os.write(self.fd, data)
             self.size += written
-            view = view[written:]
+            data = data[written:]
         if not self._has_note and self.size >= _MIN_NOTE_BYTES:
             self.write_resume_note()
 

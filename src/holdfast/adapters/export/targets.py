@@ -83,13 +83,14 @@ class FolderTarget:
         *folders, name = key.split("/")
         if self._durable:
             os.fsync(part.fd)
-        folder = self._walk(folders)
+        folder = self._walk(folders) if folders else self._root
         try:
             os.rename(part.name, name, src_dir_fd=part.folder, dst_dir_fd=folder)
             if self._durable:
                 os.fsync(folder)
         finally:
-            os.close(folder)
+            if folder != self._root:
+                os.close(folder)
         part.mark_published()
 
     def _walk(self, folders: list[str]) -> int:

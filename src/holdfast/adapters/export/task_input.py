@@ -40,7 +40,7 @@ class Digests:
         self._algorithms = sorted(set(algorithms))
         self.restart()
 
-    def update(self, data: bytes) -> None:
+    def update(self, data: bytes | memoryview) -> None:
         """Add bytes to every digest."""
         for digest in self._running.values():
             digest.update(data)

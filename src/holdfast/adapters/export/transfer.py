@@ -19,7 +19,6 @@ used again, libcurl would read them as the response to the next request. Therefo
 import os
 import select
 import socket
-import ssl
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from threading import Lock
@@ -82,6 +81,8 @@ class DownloadRequest:
         self._kept_fd = -1  # the connection that libcurl may use again
         self._received = 0  # bytes of the body and of the surplus behind its end
         self._accepted = 0
+        self._has_body = False  # the body of a 200 or 206 follows
+        self._length: int | None = None  # the declared length of that body
 
     def perform(self, curl: Any, headers: Sequence[str]) -> ResponseHead:
         """Send the request and return the head of the response.
@@ -125,42 +126,44 @@ class DownloadRequest:
             before = self._reader.head
             response = self._reader.feed(line)
             if before is None and response is not None and response.status in _BODY_STATUSES:
+                self._has_body, self._length = True, response.length
                 self._receiver.begin(response)
-                self._check_end(response)
+                self._check_end()
         except BaseException as error:
             self._error = error
             return -1
         return None
 
     def _receive_body(self, data: bytes) -> int | None:
+        # libcurl calls this for every 16 KiB, so it does as little as possible.
         try:
-            return self._accept(data)
+            if not self._has_body:
+                return self._skip_error_page(data)
+            self._receiver.write(data)
+            self._accepted += len(data)
+            if self._accepted == self._length:
+                self._check_end()
         except BaseException as error:
             self._error = error
             return -1
-
-    def _accept(self, data: bytes) -> int | None:
-        response = self._reader.head
-        if response is None or response.status not in _BODY_STATUSES:
-            self._error_page_bytes += len(data)
-            return -1 if self._error_page_bytes > _MAX_ERROR_PAGE_BYTES else None
-        self._receiver.write(data)
-        self._accepted += len(data)
-        self._check_end(response)
         return None
+
+    def _skip_error_page(self, data: bytes) -> int | None:
+        self._error_page_bytes += len(data)
+        return -1 if self._error_page_bytes > _MAX_ERROR_PAGE_BYTES else None
 
     def _count_received(self, kind: int, data: bytes) -> None:
         if kind == pycurl.INFOTYPE_DATA_IN:
             self._received += len(data)
 
-    def _check_end(self, response: ResponseHead) -> None:
+    def _check_end(self) -> None:
         """Raise TaskError when all declared bytes are taken and more bytes wait behind them.
 
         On a TLS connection only libcurl could read the waiting bytes, and it does not.
         """
-        if self._accepted == response.length and self._checked_url.scheme == "http":
+        if self._accepted == self._length and self._checked_url.scheme == "http":
             fds = [opened.fileno() for opened in self._opened] or [self._kept_fd]
-            if any(map(_has_bytes, fds)):
+            if any(_has_bytes(fd) for fd in fds):
                 raise _make_surplus_error()
 
     def _check_cancelled(self, *_: object) -> int:
@@ -182,7 +185,7 @@ class DownloadRequest:
             raise TaskError("AddressRefused", f"{host}: {text}")
         if number or response is None:
             raise errors.from_curl_code(host, number or pycurl.E_GOT_NOTHING)
-        if response.length is not None and self._received > response.length:
+        if self._length is not None and self._received > self._length:
             # libcurl read the surplus together with the body, and dropped it.
             raise _make_surplus_error()
         return response
@@ -194,9 +197,18 @@ def _make_surplus_error() -> TaskError:
 
 def _has_bytes(fd: int) -> bool:
     """Return whether bytes wait on this socket. The end of the connection does not count."""
+    if not _is_readable(fd):
+        return False
     with socket.socket(fileno=os.dup(fd)) as duplicate, suppress(OSError):
         return bool(duplicate.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
     return False
+
+
+def _is_readable(fd: int) -> bool:
+    """Return whether bytes wait on this socket, or it ended."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 class CurlHandles:
@@ -261,16 +273,17 @@ class CurlHandles:
 
     def _make_handle(self, owner: _Owner) -> Any:
         curl = pycurl.Curl()
-        for option, value in self._options():
+        is_plain = owner is not None and owner[1][0] == "http"
+        for option, value in self._options() + ([] if is_plain else _find_certificates()):
             curl.setopt(option, value)
         curl.setopt(pycurl.FORBID_REUSE, int(owner is None))
         # DEBUGFUNCTION counts the received bytes. On TLS connections it is called three
         # times for 16 KiB, which costs too much where a checksum proves the bytes anyway.
-        curl.setopt(pycurl.VERBOSE, int(owner is None or owner[1][0] == "http"))
+        curl.setopt(pycurl.VERBOSE, int(owner is None or is_plain))
         return curl
 
     def _options(self) -> list[tuple[int, Any]]:
-        options = [
+        return [
             (pycurl.NOSIGNAL, 1),  # signals and threads do not mix
             (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
             (pycurl.FOLLOWLOCATION, 0),
@@ -289,11 +302,6 @@ class CurlHandles:
             (pycurl.LOW_SPEED_LIMIT, self._min_bytes_per_second),
             (pycurl.LOW_SPEED_TIME, max(1, round(self._stall_seconds))),
         ]
-        # A wheel's libcurl knows the certificates of the machine it was built on.
-        paths = ssl.get_default_verify_paths()
-        options += [(pycurl.CAINFO, paths.cafile)] if paths.cafile else []
-        options += [(pycurl.CAPATH, paths.capath)] if paths.capath else []
-        return options
 
     def close(self) -> None:
         """Close the idle handles now, and the lent ones when they are returned."""
@@ -304,13 +312,22 @@ class CurlHandles:
             self._idle.clear()
 
 
+def _find_certificates() -> list[tuple[int, Any]]:
+    """Return the options for the certificates of this machine.
+
+    A wheel's libcurl knows those of the machine it was built on.
+    """
+    import ssl  # only here, because it is slow to import and http needs none of it
+
+    paths = ssl.get_default_verify_paths()
+    options = [(pycurl.CAINFO, paths.cafile), (pycurl.CAPATH, paths.capath)]
+    return [(option, path) for option, path in options if path]
+
+
 def _is_quiet(curl: Any) -> bool:
     """Return whether a connection can be used again.
 
     It cannot after the server closed it or sent more bytes.
     """
-    if (fd := curl.getinfo(pycurl.ACTIVESOCKET)) < 0:
-        return True
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    return not poller.poll(0)
+    fd = curl.getinfo(pycurl.ACTIVESOCKET)
+    return fd < 0 or not _is_readable(fd)

@@ -8,7 +8,8 @@ that a name server which changes its reply cannot bypass it. Redirects go throug
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NoReturn
 from urllib.parse import quote, urljoin
@@ -51,12 +52,7 @@ class CheckedUrl:
     scheme: str
     host: str  # as in the URL, lower case, without brackets
     port: int
-
-    @property
-    def origin(self) -> str:
-        """The host, with the port if it is not the default; for texts and for counting."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+    origin: str  # host, with the port if it is not the default; for texts and for counting
 
     @property
     def server(self) -> tuple[str, str, int]:
@@ -81,18 +77,21 @@ def parse_url(text: str) -> CheckedUrl:
         )
     if "@" in (authority or ""):
         raise TaskError("CredentialsInUrl", "the address contains a user or a password")
-    host, port = _parse_authority(authority or "")
-    checked_url = CheckedUrl("", scheme, host, port or _PORTS[scheme])
+    host, port, origin = _parse_authority(scheme, authority or "")
     tail = quote(rest, safe=_SAFE_CHARACTERS)
     slash = "" if tail.startswith("/") else "/"
-    return replace(checked_url, url=f"{scheme}://{checked_url.origin}{slash}{tail}")
+    return CheckedUrl(f"{scheme}://{origin}{slash}{tail}", scheme, host, port, origin)
 
 
-def _parse_authority(text: str) -> tuple[str, int]:
+@lru_cache(maxsize=256)  # most files of a job are on few servers
+def _parse_authority(scheme: str, text: str) -> tuple[str, int, str]:
+    """Return the host, the port and the origin. Raises TaskError."""
     match = _AUTHORITY.fullmatch(_to_ascii(text))
     if match is None or int(match["port"] or 1) not in range(1, 65_536):
         raise TaskError("BadUrl", "the address has no host, or one that cannot be read")
-    return match["host"].lower().strip("[]"), int(match["port"] or 0)
+    host, port = match["host"].lower().strip("[]"), int(match["port"] or _PORTS[scheme])
+    name = f"[{host}]" if ":" in host else host
+    return host, port, name if port == _PORTS[scheme] else f"{name}:{port}"
 
 
 def _to_ascii(text: str) -> str:

@@ -63,11 +63,11 @@ class RetryCounter:
         self,
         attempts: int,
         max_wait_seconds: float,
-        random: Random | None = None,
+        random: Random,
     ) -> None:
         self._attempts = attempts
         self._backoff = Backoff(_FIRST_WAIT_SECONDS, max_seconds=max_wait_seconds)
-        self._random = random or Random()
+        self._random = random
         self._failures = 0
         self._max_size = 0
         self._restarted_codes: set[str] = set()
@@ -127,6 +127,7 @@ class ExportWork:
         )
         self._target = open_target(settings.target, settings.scratch, durable=settings.durable)
         self._target.partial_files.sweep(clock.time() - _ABANDONED_SECONDS)
+        self._random = Random()
 
     def process(
         self, task: Mapping[str, Any], report: Callable[[int], None]
@@ -167,7 +168,8 @@ class ExportWork:
 
     def _export_with_retries(self, part: PartialFile, run: RunningDownload) -> None:
         task = run.task
-        retries = RetryCounter(self._settings.attempts, self._settings.max_wait_seconds)
+        settings = self._settings
+        retries = RetryCounter(settings.attempts, settings.max_wait_seconds, self._random)
         part.resume(
             trust_other_boots=task.checksum is not None,
             on_chunk=partial(_report_reread, run),

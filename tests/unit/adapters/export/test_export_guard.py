@@ -264,7 +264,7 @@ def test_waits_double_with_jitter_up_to_a_limit() -> None:
 
 def test_a_permanent_error_is_not_retried() -> None:
     with pytest.raises(TaskError):
-        RetryCounter(20, 10.0).record_failure(TaskError("X", ""), 0)
+        RetryCounter(20, 10.0, FixedRandom(0.0)).record_failure(TaskError("X", ""), 0)
 
 
 @pytest.mark.parametrize(
