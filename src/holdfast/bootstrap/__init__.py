@@ -3,27 +3,21 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.bootstrap.queues import (
-    examine_queue,
-    make_queue_opener,
-    open_queue,
-    parse_queue_address,
-)
+from holdfast._lazy import lazy_exports
 from holdfast.core.events import Subscriber
 
 if TYPE_CHECKING:
     from holdfast.adapters.observe.metrics import MetricsServer as MetricsServer
     from holdfast.bootstrap.queues import SQSQueue as SQSQueue
+    from holdfast.bootstrap.queues import examine_queue as examine_queue
+    from holdfast.bootstrap.queues import make_queue_opener as make_queue_opener
+    from holdfast.bootstrap.queues import open_queue as open_queue
+    from holdfast.bootstrap.queues import parse_queue_address as parse_queue_address
 
-__all__ = [
-    "examine_queue",
-    "log_events",
-    "make_application_log",
-    "make_queue_opener",
-    "open_queue",
-    "parse_queue_address",
-    "serve_metrics",
-]
+# An export needs none of these, and they import all that a queue needs.
+_queues = "examine_queue make_queue_opener open_queue parse_queue_address"
+_lazy_names, __getattr__ = lazy_exports(__name__, {"bootstrap.queues": _queues})
+__all__ = [*_lazy_names, "log_events", "make_application_log", "serve_metrics"]
 
 
 def log_events(

@@ -42,11 +42,12 @@ def read_settings(
     `given` wins over `query`, and `query` over `env`. Raises ConfigError with every problem,
     each with the name that the user wrote. A misspelt variable of any kind is logged.
     """
-    warn_of_misspelt(env)
+    own = {kind.to_variable(name): name for name in kind.model_fields}
+    warn_of_misspelt(variable for variable in env if variable not in own)
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    for name in kind.model_fields:
-        if (variable := kind.to_variable(name)) in env:
+    for variable, name in own.items():
+        if variable in env:
             values[name], sources[name] = env[variable], variable
     for name, value in (query or {}).items():
         values[name], sources[name] = value, f"?{name}= in the queue's URL"

@@ -1,12 +1,8 @@
 """Checks of exports: settings, downloads, job store, target, state machine."""
 
-import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from holdfast.adapters.local.sqlite.jobs import JOBS
 from holdfast.config.heartbeat import read_heartbeat_settings
@@ -14,23 +10,15 @@ from holdfast.core.checks import CheckResult, fail, ok, warn
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.text import format_count
-from holdfast.core.urls import TARGETS, parse_url
-from holdfast.doctor.runner import (
-    CheckFailed,
-    explain_aws_errors,
-    require_valid_settings,
-    run_checks,
-)
+from holdfast.doctor.runner import require_valid_settings, run_checks
 from holdfast.doctor.state_machine import examine_state_machine
 from holdfast.doctor.stores import check_job_tables, check_store
+from holdfast.doctor.target import check_target
 from holdfast.jobs.errors import JobNotFound
-from holdfast.jobs.file_names import OWN_FOLDER
 from holdfast.jobs.model import ACTIVE, CallbackState, ExportJob
 from holdfast.jobs.ports import JobStateRepository
 
 _QUIET_SECONDS = 600.0  # without progress, after which doctor warns
-_MIN_FREE_BYTES = 1 << 30
-_PROBE = ".holdfast-doctor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,69 +117,6 @@ def _check_jobs(active: list[ExportJob], now: float) -> Iterator[CheckResult]:
             "`holdfast export list` shows them; check that a service is running",
             check="progress",
         )
-
-
-# -- the target
-
-
-def check_target(to: str) -> Iterator[CheckResult]:
-    """Check a folder or s3://BUCKET/PREFIX."""
-    return _check_s3(to) if parse_url(to, TARGETS).scheme == "s3" else _check_folder(to)
-
-
-def _check_folder(to: str) -> Iterator[CheckResult]:
-    """Check the target's folder, or the folder in which it would be made."""
-    path = Path(to)
-    if path.exists() and not path.is_dir():
-        raise CheckFailed(f"{to} is a file", "name a folder")
-    existing = next(
-        above for above in (path.absolute(), *path.absolute().parents) if above.exists()
-    )
-    try:
-        _try_to_write(existing, is_target=path.exists())
-    except OSError as error:
-        remedy = "allow this user to write there"
-        raise CheckFailed(f"{existing}: {error.strerror}", remedy) from error
-    made = "" if path.exists() else "; it will be made"
-    yield ok(f"{to} can be written to{made}")
-    free = shutil.disk_usage(existing).free
-    if free < _MIN_FREE_BYTES:
-        remedy = "free some space, or use another disk"
-        yield warn(f"{free / 1e6:,.0f} MB are free", remedy, check="space")
-    else:
-        yield ok(f"{free / 1e9:,.1f} GB are free", check="space")
-
-
-def _try_to_write(folder: Path, *, is_target: bool) -> None:
-    from holdfast.adapters.export.partial_files import PartialFiles
-
-    probe = folder / f"{_PROBE}-{secrets.token_hex(8)}"
-    os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    probe.unlink()
-    own = folder / OWN_FOLDER
-    if is_target and own.exists():
-        PartialFiles(str(own)).close()  # raises if a link is in its place
-
-
-def _check_s3(to: str) -> Iterator[CheckResult]:
-    """Begin a multipart upload and abort it.
-
-    That needs the permissions of a put and leaves no object. Raises ConfigError if the
-    client cannot be made.
-    """
-    from holdfast.adapters.aws.clients import make_retrying_client
-
-    client = make_retrying_client("s3")
-    bucket, _, prefix = parse_url(to, TARGETS).path.partition("/")
-    where = {"Bucket": bucket, "Key": "/".join(filter(None, (prefix.strip("/"), _PROBE)))}
-    with explain_aws_errors(
-        f"{to} cannot be written to",
-        denied="allow the role s3:PutObject and s3:AbortMultipartUpload there",
-        otherwise="check the bucket's name, the region and the credentials",
-    ):
-        upload = client.create_multipart_upload(**where)
-        client.abort_multipart_upload(**where, UploadId=upload["UploadId"])
-    yield ok(f"{to} accepts uploads")
 
 
 EXPORTS = (

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -61,7 +60,7 @@ class PartialFiles:
 
     def _open_private(self, stem: str, url: str, digests: Digests) -> "PartialFile":
         while True:
-            name = f"{stem}.{secrets.token_hex(8)}.part"
+            name = f"{stem}.{os.urandom(8).hex()}.part"
             fd = os.open(name, _FILE | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=self.fd)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,9 +2,12 @@
 
 import re
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
 
 from holdfast.adapters.export.errors import TaskError
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 _MAX_HEAD_BYTES = 64 << 10  # an endless head must not fill the memory
 _STATUS = re.compile(rb"HTTP/1\.[01] (?P<status>[1-9][0-9]{2})(?: |\r|\n|$)")
@@ -87,17 +90,24 @@ class ResponseHead:
         if text.isascii() and text.isdigit() and len(text) < 10:
             return float(text)
         try:
-            return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+            return max(0.0, _parse_date(text).timestamp() - now)
         except (TypeError, ValueError, OverflowError):
             return 0.0
 
 
 def _is_settled(changed: str, now: str | None) -> bool:
     try:
-        age = parsedate_to_datetime(now or "") - parsedate_to_datetime(changed)
+        age = _parse_date(now or "") - _parse_date(changed)
     except (TypeError, ValueError):
         return False
     return age.total_seconds() >= _SETTLED_SECONDS
+
+
+def _parse_date(text: str) -> "datetime":
+    """Return the date of a field. Raises TypeError or ValueError."""
+    from email.utils import parsedate_to_datetime  # slow to import, and seldom needed
+
+    return parsedate_to_datetime(text)
 
 
 class HeadReader:

@@ -116,8 +116,8 @@ def require_usable_target(to: str) -> None:
 
     Raises StoreUnavailable with the reason, and ConfigError for a missing package or setting.
     """
-    from holdfast.doctor.exports import check_target as examine_target
     from holdfast.doctor.runner import CheckFailed
+    from holdfast.doctor.target import check_target as examine_target
 
     try:
         for _ in examine_target(to):
