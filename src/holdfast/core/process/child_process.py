@@ -87,8 +87,7 @@ class ChildProcess:
         Also sends what is buffered. Raises EOFError if there will be no more frames, and
         BrokenFrame if a frame is too long or too short.
         """
-        if self.unsent_bytes:
-            self._frames.flush()
+        self.flush()
         return self._frames.read()
 
     def send(self, number: int, frame: bytes) -> None:
@@ -98,6 +97,16 @@ class ChildProcess:
         """
         if self._commands_open:
             self._frames.send(number, frame)
+
+    def buffer(self, number: int, frame: bytes) -> None:
+        """Keep a frame until `flush`. Raises MessageTooLarge, and keeps nothing, like `send`."""
+        if self._commands_open:
+            self._frames.buffer(number, frame)
+
+    def flush(self) -> None:
+        """Send what is buffered, as far as the child reads it now."""
+        if self.unsent_bytes:
+            self._frames.flush()
 
     @property
     def unsent_bytes(self) -> int:

@@ -76,6 +76,14 @@ class Frames:
 
         Raises MessageTooLarge, and sends nothing, if the peer would refuse the frame.
         """
+        self.buffer(number, payload)
+        self.flush()
+
+    def buffer(self, number: int, payload: bytes) -> None:
+        """Keep a frame until `flush`, so that several frames need one system call.
+
+        Raises MessageTooLarge, and keeps nothing, if the peer would refuse the frame.
+        """
         length = _NUMBER_BYTES + len(payload)
         if length > MAX_FRAME_BYTES:
             raise MessageTooLarge(
@@ -83,7 +91,6 @@ class Frames:
                 f"{MAX_FRAME_BYTES:,}: store them elsewhere and pass their address"
             )
         self._unsent += _HEAD.pack(length, number) + payload
-        self.flush()
 
     @property
     def unsent_bytes(self) -> int:

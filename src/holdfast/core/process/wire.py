@@ -75,7 +75,7 @@ def _replace_surrogates(text: str) -> str:
 def parse_json(text: bytes) -> Any:
     """Parse JSON. Raises BrokenFrame, also for numbers that JSON does not have."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return _DECODER.decode(text.decode())
     except (ValueError, RecursionError):
         # The text of `json` would quote the frame.
         raise BrokenFrame("it is not JSON") from None
@@ -83,6 +83,9 @@ def parse_json(text: bytes) -> Any:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def describe_error(error: BaseException) -> dict[str, str]:

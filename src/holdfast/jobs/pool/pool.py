@@ -29,8 +29,10 @@ from holdfast.jobs.pool.worker import WorkerState
 
 
 class WorkerPool:
-    """`size` worker processes with `slots` tasks each. Starts once, stops once.
+    """Up to `size` worker processes with `slots` tasks each. Starts once, stops once.
 
+    `min_size` workers exist from the start, by default as many as there are cores. More are
+    started, up to `size`, when all slots were taken for a second.
     If a worker ends, its tasks are done again, each alone on a worker, up to `max_attempts`
     times in all. The same holds for a task that takes longer than `task_timeout_seconds`. A
     worker that sends nothing for `response_timeout_seconds` is killed.
@@ -42,6 +44,7 @@ class WorkerPool:
         source: TaskSource,
         *,
         size: int = 4,
+        min_size: int | None = None,
         slots: int = 4,
         max_attempts: int = 3,
         task_timeout_seconds: float = 3600.0,
@@ -53,7 +56,8 @@ class WorkerPool:
 
         Raises ConfigError if `make_handler` cannot be pickled or a number is out of range.
         """
-        _check_counts(size=size, slots=slots, max_attempts=max_attempts)
+        min_size = min(size, _count_cores()) if min_size is None else min_size
+        _check_counts(size=size, min_size=min_size, slots=slots, max_attempts=max_attempts)
         _check_seconds(
             task_timeout_seconds=task_timeout_seconds,
             response_timeout_seconds=response_timeout_seconds,
@@ -66,6 +70,7 @@ class WorkerPool:
             make_program(make_handler, slots, limits.compute_pulse_seconds()),
             source,
             size=size,
+            min_size=min_size,
             slots=slots,
             max_attempts=max_attempts,
             limits=limits,
@@ -84,7 +89,7 @@ class WorkerPool:
     # -- from any thread
 
     def start(self) -> None:
-        """Start all workers and return when each is ready. Starting twice is safe.
+        """Start workers and return when the first is ready. Starting twice is safe.
 
         Tasks are taken from now on. Raises ConfigError, with no process left, if the task
         handler cannot be created or worker processes exit before they are ready.
@@ -168,7 +173,7 @@ class WorkerPool:
             raise
         if supervisor.failure is not None:
             supervisor.stop(0.0)
-        elif supervisor.all_were_ready:
+        elif supervisor.has_started:
             self._started.set()
         if supervisor.ended:
             self._loop.request_stop()
@@ -232,6 +237,13 @@ class WakeupPipe:
             for end in self._ends or ():
                 os.close(end)
             self._ends = None
+
+
+def _count_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _check_counts(**counts: int) -> None:

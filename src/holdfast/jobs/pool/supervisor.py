@@ -29,6 +29,7 @@ from holdfast.jobs.pool.ports import Assignment, TaskSource
 from holdfast.jobs.pool.worker import PoolWorker, TaskAttempt, WorkerSlot, WorkerState
 
 MAX_TICK_SECONDS = 1.0  # a pass at least so often
+_GROW_SECONDS = 1.0  # without a free slot, after which another worker is started
 _ENDING_SECONDS = 0.005  # while a worker is ending
 _STOPPING_SECONDS = 0.02
 _MAX_FRAMES = 100  # of one worker, before the others are read
@@ -48,6 +49,7 @@ class Supervisor:
         source: TaskSource,
         *,
         size: int,
+        min_size: int,
         slots: int,
         max_attempts: int,
         limits: LivenessLimits,
@@ -58,6 +60,7 @@ class Supervisor:
         self.failure: str | None = None  # why the pool cannot start
         self._program = program
         self._source = SafeTaskSource(source)
+        self._wanted_size = min_size  # the workers that are to exist now
         self._slots = slots
         self._max_attempts = max_attempts
         self._limits = limits
@@ -67,6 +70,7 @@ class Supervisor:
         self._nonces = count(1)
         self._stop_at: float | None = None
         self._last_tick_at = clock.monotonic()
+        self._had_room_at = self._last_tick_at  # when a slot was last free for a task
         self._cancels_sent_at = self._last_tick_at
 
     # -- for the pool
@@ -79,9 +83,9 @@ class Supervisor:
         return [worker for worker in workers if worker is not None]
 
     @property
-    def all_were_ready(self) -> bool:
-        """Whether every slot had a worker that was ready."""
-        return all(slot.was_ready for slot in self.worker_slots)
+    def has_started(self) -> bool:
+        """Whether a worker was ready, which proves that the task handler can be created."""
+        return any(slot.was_ready for slot in self.worker_slots)
 
     @property
     def ended(self) -> bool:
@@ -167,6 +171,7 @@ class Supervisor:
             # Any other nonce belongs to an attempt that this worker no longer has.
             if (run := worker.running.pop(number, None)) is not None:
                 worker.finished_task = True
+                self._had_room_at = now
                 self._source.complete(run, report)
 
     def _handle_broken(self, worker: PoolWorker, code: str, reason: str, now: float) -> None:
@@ -176,7 +181,7 @@ class Supervisor:
         example after a deployment that caused it has finished.
         """
         worker.end(f"the task handler cannot be created: {code}", now)
-        if not self.all_were_ready:
+        if not self.has_started:
             self.failure = f"the task handler cannot be created: {code}: {reason}"
 
     # -- the end of a worker
@@ -199,7 +204,7 @@ class Supervisor:
         self._requeue_tasks(worker)
 
     def _fail_start(self, slot: WorkerSlot, reason: str) -> None:
-        if slot.has_failed and self.failure is None:
+        if slot.has_failed and not self.has_started and self.failure is None:
             self.failure = f"worker processes exit before they are ready: {reason}"
 
     def _requeue_tasks(self, worker: PoolWorker) -> None:
@@ -225,7 +230,7 @@ class Supervisor:
     # -- new workers and new tasks
 
     def _fill_slots(self, now: float) -> None:
-        for slot in self.worker_slots:
+        for slot in self.worker_slots[: self._wanted_size]:
             if slot.worker is None and now >= slot.not_before:
                 self._spawn_worker(slot, now)
 
@@ -246,12 +251,26 @@ class Supervisor:
         for worker in self.workers:
             if worker.is_idle and self._retries:
                 self._give(worker, self._retries.popleft(), now)
-        while (least_busy := self._find_least_busy()) and (task := self._source.take()):
+        while able := [worker for worker in self.workers if worker.has_room]:
+            if (task := self._source.take()) is None:
+                break
+            least_busy = min(able, key=lambda worker: len(worker.running))
             self._give(least_busy, TaskAttempt(task), now)
+        for worker in self.workers:
+            worker.process.flush()
+        self._grow(now, has_room=bool(able))
 
-    def _find_least_busy(self) -> PoolWorker | None:
-        able = [worker for worker in self.workers if worker.has_room]
-        return min(able, key=lambda worker: len(worker.running), default=None)
+    def _grow(self, now: float, *, has_room: bool) -> None:
+        """Want one more worker if no slot became free for a while.
+
+        More workers than cores help only tasks that mostly wait, and such tasks occupy all
+        slots for that long.
+        """
+        if has_room or any(worker.state is WorkerState.STARTING for worker in self.workers):
+            self._had_room_at = now
+        elif now - self._had_room_at >= _GROW_SECONDS:
+            self._wanted_size = min(self._wanted_size + 1, len(self.worker_slots))
+            self._had_room_at = now
 
     def _give(self, worker: PoolWorker, attempt: TaskAttempt, now: float) -> None:
         try:
@@ -283,7 +302,8 @@ class Supervisor:
             return _ENDING_SECONDS
         if self._stop_at is not None:
             return _STOPPING_SECONDS
-        due = [slot.not_before - now for slot in self.worker_slots if slot.worker is None]
+        wanted = self.worker_slots[: self._wanted_size]
+        due = [slot.not_before - now for slot in wanted if slot.worker is None]
         return max(0.0, min([MAX_TICK_SECONDS, *due]))
 
 

@@ -25,6 +25,7 @@ from holdfast.core.process.wire import (
 
 CANCELLED = "Cancelled"  # the code of a cancelled task, which is given back without a result
 MAX_BYTES = 2**63 - 1  # of a count, because no store keeps more
+_ENCODER = json.JSONEncoder(allow_nan=False)
 
 
 class InvalidResult(ValueError):
@@ -108,7 +109,7 @@ def _check_count(value: Any) -> int:
 
 
 def _pack(kind: str, payload: Mapping[str, Any]) -> bytes:
-    return json.dumps({"type": kind, "payload": payload}, allow_nan=False).encode()
+    return _ENCODER.encode({"type": kind, "payload": payload}).encode()
 
 
 # -- results and errors

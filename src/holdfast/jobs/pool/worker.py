@@ -81,19 +81,20 @@ class PoolWorker:
     @property
     def has_room(self) -> bool:
         """Whether the worker can take a task that is not a suspect."""
-        has_suspect = any(run.suspect for run in self.running.values())
         has_free_slot = len(self.running) < self.slots
-        return self.state is WorkerState.READY and has_free_slot and not has_suspect
+        if self.state is not WorkerState.READY or not has_free_slot:
+            return False
+        return not any(run.suspect for run in self.running.values())
 
     def assign(self, attempt: TaskAttempt, nonce: int, now: float) -> None:
-        """Send the task to the worker.
+        """Buffer the task for the worker; the caller flushes the process afterwards.
 
         Raises TypeError, ValueError, RecursionError or MessageTooLarge if the task cannot be
-        packed; then nothing was sent.
+        packed; then nothing was buffered.
         """
         task = attempt.assignment
         ids = (task.job_id, task.task_id, attempt.number, nonce)
-        self.process.send(nonce, wire.pack_task(task.payload, *ids))
+        self.process.buffer(nonce, wire.pack_task(task.payload, *ids))
         attempt.started_at = now
         self.running[nonce] = attempt
 
@@ -204,7 +205,7 @@ class WorkerSlot:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the first workers all died, so that the pool cannot start."""
+        """Whether the first workers of the slot all died before they were ready."""
         return not self.was_ready and self._failures >= _MAX_FAILED_STARTS
 
     def vacate(self, now: float) -> None:
