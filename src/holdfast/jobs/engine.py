@@ -9,7 +9,7 @@ The orchestrator stops last, because jobs need heartbeats until the last one has
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
@@ -17,7 +17,6 @@ from holdfast.jobs.active_jobs import ActiveJobLister
 from holdfast.jobs.dispatcher import TaskDispatcher
 from holdfast.jobs.errors import JobNotFound
 from holdfast.jobs.events import JobCancelled
-from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.jobs.model import ExportJob, ExportTask
 from holdfast.jobs.pool.pool import WorkerPool
 from holdfast.jobs.pool.ports import HandlerFactory
@@ -25,6 +24,9 @@ from holdfast.jobs.ports import JobStateRepository, StepFunctions
 from holdfast.jobs.reconciler import Reconciler
 from holdfast.jobs.runner import JobRunner, Listing
 from holdfast.jobs.tracker import JobTracker
+
+if TYPE_CHECKING:
+    from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class JobEngine:
         self.dispatcher.attach_pool(self.pool)
         self.orchestrator: HeartbeatOrchestrator | None = None
         if step_functions is not None:
+            from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
+
             self.orchestrator = HeartbeatOrchestrator(
                 jobs,
                 step_functions,

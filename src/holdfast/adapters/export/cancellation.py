@@ -21,18 +21,15 @@ class RunningDownload:
         self.task = task
         self._report = report
         self._clock = clock
-        self._stopped = Event()
+        self.is_stopped = False  # the task is to end
+        self._stopped = Event()  # the same, for waits
         self._unreported = 0
         self._reported_at = clock.monotonic()
 
     def stop(self) -> None:
         """Have the task end soon. Its partial file is kept for the next attempt."""
+        self.is_stopped = True
         self._stopped.set()
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the task is to end."""
-        return self._stopped.is_set()
 
     def check(self) -> None:
         """Raise TaskError if the task is to end."""

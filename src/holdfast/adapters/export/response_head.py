@@ -116,7 +116,7 @@ class HeadReader:
     def __init__(self) -> None:
         self.head: ResponseHead | None = None
         self._status = 0
-        self._fields: dict[str, list[str]] = {}
+        self._lines: list[bytes] = []
         self._bytes = 0
 
     def feed(self, line: bytes) -> ResponseHead | None:
@@ -131,22 +131,26 @@ class HeadReader:
             return self.head
         if line.startswith(b"HTTP/"):
             self._begin(line)
-        elif line.strip():
-            self._add_field(line.decode("latin-1"))
+        elif not line.isspace():
+            self._lines.append(line)
         elif self._status >= 200:
-            self.head = ResponseHead(self._status, self._fields)
+            self.head = ResponseHead(self._status, _parse_fields(self._lines))
         return self.head
 
     def _begin(self, line: bytes) -> None:
         match = _STATUS.match(line)
         if match is None:
             raise make_bad_response("it does not begin with an HTTP status")
-        self._status, self._fields = int(match["status"]), {}
+        self._status, self._lines = int(match["status"]), []
 
-    def _add_field(self, line: str) -> None:
-        name, colon, value = line.partition(":")
+
+def _parse_fields(lines: list[bytes]) -> dict[str, list[str]]:
+    fields: dict[str, list[str]] = {}
+    for line in lines:
+        name, colon, value = line.decode("latin-1").partition(":")
         if colon and name and not name[0].isspace():
-            self._fields.setdefault(name.lower(), []).append(value.strip())
+            fields.setdefault(name.lower(), []).append(value.strip())
+    return fields
 
 
 def make_bad_response(problem: str) -> TaskError:

@@ -166,8 +166,8 @@ class DownloadRequest:
             if any(_has_bytes(fd) for fd in fds):
                 raise _make_surplus_error()
 
-    def _check_cancelled(self, *_: object) -> int:
-        return 1 if self._run.is_stopped else 0
+    def _check_cancelled(self, *_: object) -> bool:
+        return self._run.is_stopped
 
     def _get_response(self, number: int) -> ResponseHead:
         """Return the response or raise the error.
