@@ -62,7 +62,7 @@ class NoTasks:
 def test_workers_share_no_pipe_and_no_memory(notes: Notes) -> None:
     """No worker can read what another one writes.
     Standard output and error are those of the service."""
-    pool = WorkerPool(pool_work.work(notes.path), NoTasks(), size=3)
+    pool = WorkerPool(pool_work.work(notes.path), NoTasks(), size=3, min_size=3)
     try:
         pool.start()
         pids = [worker.pid for worker in pool.list_workers()]
@@ -225,7 +225,8 @@ def test_the_variables_reach_the_pool_and_the_orchestrator(
         pids = [worker.pid for worker in engine.pool.list_workers()]
         assert engine.orchestrator.running
         assert place.seen.of(OrchestratorStarted) == [OrchestratorStarted(20.0)]
-    assert len(set(pids)) == workers
+    assert engine.pool.size == workers
+    assert 1 <= len(set(pids)) <= workers  # as many as there are cores
     assert not engine.orchestrator.running
     assert place.seen.of(OrchestratorStopped) == [OrchestratorStopped()]
     assert sorted(list_own_threads()) == before

@@ -21,6 +21,17 @@ def work(notes: Path) -> "partial[PoolWork]":
     return partial(PoolWork, str(notes))
 
 
+def work_of_the_first(notes: Path) -> "partial[PoolWork]":
+    """Only the first worker that is started can create this work."""
+    return partial(_make_first, str(notes))
+
+
+def _make_first(notes: str) -> "PoolWork":
+    if Path(notes).exists() and "made" in Path(notes).read_text():
+        raise LookupError("only one worker is possible")
+    return PoolWork(notes)
+
+
 def is_alive(pid: int) -> bool:
     """Return whether a thread of the process can still run, even if its first is dead."""
     try:

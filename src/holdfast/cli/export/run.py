@@ -141,7 +141,7 @@ class ExportRun:
         engine = build_export_engine(
             self.jobs,
             self.to,
-            settings=self.settings,
+            settings=self._limit_workers(),
             # No execution waits for a result, and a job that paused for days is not stalled.
             heartbeats=read_heartbeat_settings({"HOLDFAST_STALL_SECONDS": "never"}),
             by_job=False,
@@ -162,6 +162,12 @@ class ExportRun:
 
         runnable = Runnable(run, leave.set, lost.set, monitor.count_running)
         return ForegroundRunner(runnable, status, self.settings.drain_seconds)
+
+    def _limit_workers(self) -> "ExportSettings":
+        """Return the settings with at most one worker for each file."""
+        files = len(self.plan.request.tasks or ())
+        workers = min(self.settings.worker_pool_size, files)
+        return self.settings.model_copy(update={"worker_pool_size": workers})
 
     def _count(self, event: DomainEvent) -> None:
         if isinstance(event, job_events.TaskCompleted):

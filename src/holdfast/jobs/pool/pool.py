@@ -58,6 +58,8 @@ class WorkerPool:
         """
         min_size = min(size, _count_cores()) if min_size is None else min_size
         _check_counts(size=size, min_size=min_size, slots=slots, max_attempts=max_attempts)
+        if min_size > size:
+            raise ConfigError(f"min_size must be at most size, {size}, not {min_size}")
         _check_seconds(
             task_timeout_seconds=task_timeout_seconds,
             response_timeout_seconds=response_timeout_seconds,
@@ -65,6 +67,7 @@ class WorkerPool:
         limits = LivenessLimits(
             timeout_seconds=task_timeout_seconds, pulse_seconds=response_timeout_seconds
         )
+        self.size = size
         self._clock = clock
         self._supervisor = Supervisor(
             make_program(make_handler, slots, limits.compute_pulse_seconds()),
@@ -89,7 +92,7 @@ class WorkerPool:
     # -- from any thread
 
     def start(self) -> None:
-        """Start workers and return when the first is ready. Starting twice is safe.
+        """Start `min_size` workers and return when each is ready. Starting twice is safe.
 
         Tasks are taken from now on. Raises ConfigError, with no process left, if the task
         handler cannot be created or worker processes exit before they are ready.

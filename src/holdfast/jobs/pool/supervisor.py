@@ -60,7 +60,8 @@ class Supervisor:
         self.failure: str | None = None  # why the pool cannot start
         self._program = program
         self._source = SafeTaskSource(source)
-        self._wanted_size = min_size  # the workers that are to exist now
+        self._min_size = min_size
+        self._wanted_size = min_size  # how many workers are to exist now
         self._slots = slots
         self._max_attempts = max_attempts
         self._limits = limits
@@ -84,8 +85,8 @@ class Supervisor:
 
     @property
     def has_started(self) -> bool:
-        """Whether a worker was ready, which proves that the task handler can be created."""
-        return any(slot.was_ready for slot in self.worker_slots)
+        """Whether each of the first slots had a worker that was ready."""
+        return all(slot.was_ready for slot in self.worker_slots[: self._min_size])
 
     @property
     def ended(self) -> bool:
@@ -171,7 +172,6 @@ class Supervisor:
             # Any other nonce belongs to an attempt that this worker no longer has.
             if (run := worker.running.pop(number, None)) is not None:
                 worker.finished_task = True
-                self._had_room_at = now
                 self._source.complete(run, report)
 
     def _handle_broken(self, worker: PoolWorker, code: str, reason: str, now: float) -> None:
@@ -251,22 +251,23 @@ class Supervisor:
         for worker in self.workers:
             if worker.is_idle and self._retries:
                 self._give(worker, self._retries.popleft(), now)
-        while able := [worker for worker in self.workers if worker.has_room]:
-            if (task := self._source.take()) is None:
-                break
-            least_busy = min(able, key=lambda worker: len(worker.running))
+        self._grow(now)
+        while (least_busy := self._find_least_busy()) and (task := self._source.take()):
             self._give(least_busy, TaskAttempt(task), now)
         for worker in self.workers:
             worker.process.flush()
-        self._grow(now, has_room=bool(able))
 
-    def _grow(self, now: float, *, has_room: bool) -> None:
+    def _find_least_busy(self) -> PoolWorker | None:
+        able = [worker for worker in self.workers if worker.has_room]
+        return min(able, key=lambda worker: len(worker.running), default=None)
+
+    def _grow(self, now: float) -> None:
         """Want one more worker if no slot became free for a while.
 
         More workers than cores help only tasks that mostly wait, and such tasks occupy all
         slots for that long.
         """
-        if has_room or any(worker.state is WorkerState.STARTING for worker in self.workers):
+        if any(w.has_room or w.state is WorkerState.STARTING for w in self.workers):
             self._had_room_at = now
         elif now - self._had_room_at >= _GROW_SECONDS:
             self._wanted_size = min(self._wanted_size + 1, len(self.worker_slots))

@@ -84,9 +84,10 @@ def task(do: str, task_id: str = "t", job_id: str = "j", **payload: Any) -> Assi
 def pool_of(
     notes: Notes, tasks: Tasks, *, seen: Seen | None = None, **settings: Any
 ) -> Iterator[WorkerPool]:
-    """Start a pool with one worker by default, and stop it afterwards."""
+    """Start a pool, by default with one worker and all at once, and stop it afterwards."""
     events = Events(seen) if seen else None
     settings = {"size": 1, "response_timeout_seconds": 60.0} | settings
+    settings = {"min_size": settings["size"]} | settings
     pool = WorkerPool(pool_work.work(notes.path), tasks, events=events, **settings)
     pids: set[int] = set()
     try:
@@ -193,6 +194,66 @@ def test_tasks_are_spread_over_idle_workers_and_taken_only_for_free_slots(
         eventually(lambda: len(notes.values("sleeping")) == 6)
         assert [len(worker.tasks) for worker in pool.list_workers()] == [2, 2, 2]
         assert len(tasks.waiting) == 4
+
+
+def test_workers_are_added_only_when_no_slot_becomes_free(notes: Notes) -> None:
+    tasks, clock = Tasks(task("sleep", "s"), task("finish", "f")), ManualClock()
+    with pool_of(notes, tasks, size=3, min_size=1, slots=2, clock=clock) as pool:
+        assert tasks.result("f").success
+        eventually(lambda: notes.values("sleeping"))
+        clock.advance(5.0)  # half of the slots are free
+        pool.wake()
+        tasks.waiting.append(task("sleep", "t"))
+        pool.wake()
+        eventually(lambda: len(notes.values("sleeping")) == 2)
+        clock.advance(0.9)  # all slots are taken, but not for a second
+        pool.wake()
+        tasks.waiting.extend(task("sleep", f"u{n}") for n in range(5))
+        pool.wake()
+        time.sleep(0.1)
+        assert len(pids(pool)) == 1
+        clock.advance(0.2)
+        pool.wake()
+        eventually(lambda: len(notes.values("sleeping")) == 4)
+        assert [len(worker.tasks) for worker in pool.list_workers()] == [2, 2]
+        clock.advance(1.0)
+        pool.wake()
+        eventually(lambda: len(notes.values("sleeping")) == 6)
+        clock.advance(10.0)  # there are as many as there may be
+        pool.wake()
+        assert len(pids(pool)) == 3
+        assert len(tasks.waiting) == 1
+
+
+def test_a_worker_that_was_added_and_cannot_start_does_not_end_the_pool(notes: Notes) -> None:
+    seen, tasks, clock = Seen(), Tasks(task("sleep", "s")), ManualClock()
+    make = pool_work.work_of_the_first(notes.path)
+    pool = WorkerPool(
+        make,
+        tasks,
+        size=2,
+        min_size=1,
+        slots=1,
+        task_timeout_seconds=1e9,
+        response_timeout_seconds=1e9,
+        events=Events(seen),
+        clock=clock,
+    )
+    try:
+        pool.start()
+        [first] = pids(pool)
+        eventually(lambda: notes.values("sleeping"))
+
+        def add_and_see_it_end() -> bool:
+            clock.advance(1.0)
+            pool.wake()
+            return len(seen.of(PoolWorkerEnded)) > 3
+
+        eventually(add_and_see_it_end)
+        assert first in pids(pool)
+        assert running(pool) == ["s"]
+    finally:
+        pool.stop(0.0)
 
 
 @pytest.mark.requirement("R004-024")
@@ -470,6 +531,7 @@ def test_a_result_counts_even_if_its_worker_is_gone_before_all_is_read(notes: No
         make_program(pool_work.work(notes.path), 1, 1.0),
         tasks,
         size=1,
+        min_size=1,
         slots=1,
         max_attempts=1,
         limits=LivenessLimits(),
@@ -625,7 +687,9 @@ def test_stopping_lets_work_finish_within_its_time_and_returns_the_rest(
 def test_there_are_four_workers_and_idle_ones_close_their_work_before_they_end(
     notes: Notes,
 ) -> None:
-    pool = WorkerPool(pool_work.work(notes.path), Tasks())
+    with pytest.raises(ConfigError, match="min_size must be at most size, 4, not 5"):
+        WorkerPool(pool_work.work(notes.path), Tasks(), min_size=5)
+    pool = WorkerPool(pool_work.work(notes.path), Tasks(), min_size=4)
     try:
         pool.start()
         before = sorted(str(pid) for pid in pids(pool))
@@ -799,7 +863,7 @@ class Source:
 
 if sys.argv[3] == "ignore":
     signal.signal(signal.SIGINT, lambda *_: None)
-pool = WorkerPool(pool_work.work(Path(sys.argv[1])), Source(), size=2)
+pool = WorkerPool(pool_work.work(Path(sys.argv[1])), Source(), size=2, min_size=2)
 Path(sys.argv[1]).write_text("starting now\\n")
 pool.start()
 if sys.argv[3] == "stay":
