@@ -166,7 +166,7 @@ class ExportRun:
     def _limit_workers(self) -> "ExportSettings":
         """Return the settings with at most one worker for each file."""
         files = len(self.plan.request.tasks or ())
-        workers = min(self.settings.worker_pool_size, files)
+        workers = max(1, min(self.settings.worker_pool_size, files))
         return self.settings.model_copy(update={"worker_pool_size": workers})
 
     def _count(self, event: DomainEvent) -> None:
