@@ -10,18 +10,16 @@ This module imports little, because there are several of these processes.
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from queue import SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.process.child_main import ParentLink, PulseSender, start_thread
 from holdfast.core.process.wire import describe_error
 from holdfast.jobs.pool import wire
+from holdfast.jobs.pool.task_queue import TaskQueue
 
 if TYPE_CHECKING:
     from holdfast.jobs.pool.ports import HandlerFactory, TaskHandler
-
-_Tasks = SimpleQueue[tuple[int, Mapping[str, Any]]]  # with the nonce of each
 
 
 def prepare(
@@ -31,14 +29,14 @@ def prepare(
     handler = make_handler()
     progress = ProgressPulseSender(link, pulse_seconds)
     progress.start()
-    tasks: _Tasks = SimpleQueue()
+    tasks = TaskQueue(slots)
     for _ in range(slots):
         start_thread("slot", _run_slot, handler, tasks, progress, link)
     return partial(_serve, handler, tasks, progress, link)
 
 
 def _serve(
-    handler: "TaskHandler", tasks: _Tasks, progress: "ProgressPulseSender", link: ParentLink
+    handler: "TaskHandler", tasks: TaskQueue, progress: "ProgressPulseSender", link: ParentLink
 ) -> None:
     while (frame := link.read()) is not None:
         kind, payload = wire.unpack_command(frame[1])
@@ -60,10 +58,10 @@ def _cancel(handler: "TaskHandler", job_id: str) -> None:
 
 
 def _run_slot(
-    handler: "TaskHandler", tasks: _Tasks, progress: "ProgressPulseSender", link: ParentLink
+    handler: "TaskHandler", tasks: TaskQueue, progress: "ProgressPulseSender", link: ParentLink
 ) -> None:
     while True:
-        nonce, task = tasks.get()
+        nonce, task = tasks.take()
         result = _process_task(handler, task, partial(progress.add_bytes, nonce))
         progress.end_task(nonce)
         link.send(nonce, wire.pack_completed(task, result))
