@@ -83,7 +83,7 @@ def _script(files: Sequence[File], scratch: Path, to: Path) -> Sequence[Sequence
     return [[sys.executable, "-m", "bench.exports_players", str(scratch / "script.txt")]]
 
 
-HOLDFAST = Player("Holdfast", "4 workers with 4 downloads each, its defaults", _holdfast)
+HOLDFAST = Player("Holdfast", "up to 4 workers with 4 downloads each, its defaults", _holdfast)
 CURL = Player("curl --parallel", "16 at a time, then sha256sum in two processes", _curl, "curl")
 ARIA2 = Player("aria2c", "16 at a time, its own checksum option", _aria2, "aria2c")
 SCRIPT = Player(

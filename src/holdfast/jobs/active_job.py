@@ -25,8 +25,9 @@ _GATHER_SECONDS = 0.05
 class ActiveJob:
     """The tasks of one job between the store and the pool. Safe for both threads."""
 
-    def __init__(self, job_id: str) -> None:
+    def __init__(self, job_id: str, gather_seconds: float = _GATHER_SECONDS) -> None:
         self.job_id = job_id
+        self._gather_seconds = gather_seconds
         self.listed_to: str | None = None  # the last task that was read from the store
         self.bytes_done = 0
         self.is_cancelled = False
@@ -95,15 +96,15 @@ class ActiveJob:
             busy = self.is_cancelled or self.is_exhausted or self.needs_tasks
             if not (self._results or busy):
                 self._changed.wait(wait_seconds)
-            if self._results and self._can_gather:
+            if self._results and not busy and self._can_gather:
                 self._gathering = True
-                self._changed.wait(_GATHER_SECONDS)
+                self._changed.wait(self._gather_seconds)
                 self._gathering = False
             return self._results[:_MAX_COUNTED_TOGETHER]
 
     @property
     def _can_gather(self) -> bool:
-        """Whether it is worth while to wait for more results."""
+        """Whether more results will come that can be counted in the same transactions."""
         expects_more = bool(self._running or self._ready) and not self.is_cancelled
         return expects_more and len(self._results) < _MAX_COUNTED_TOGETHER
 

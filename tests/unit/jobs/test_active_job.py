@@ -1,5 +1,6 @@
 """The tasks of a running job, shared by two threads, and its progress between results."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from typing import Any
 
@@ -41,6 +42,35 @@ def test_no_task_is_taken_from_a_closed_job() -> None:
     assert active.take() is None
     active.finish(make_success(taken))
     assert len(active.wait_for_results(0)) == 1  # a running task may still finish
+
+
+def start_waiting(active: ActiveJob, threads: ThreadPoolExecutor) -> "Future[int]":
+    """Wait for results in the job's thread. Return how many are to be counted together."""
+    return threads.submit(lambda: len(active.wait_for_results(60.0)))
+
+
+def test_results_that_follow_each_other_are_counted_together() -> None:
+    active = ActiveJob("j", gather_seconds=1.0)
+    active.add_page(make_tasks(4))
+    taken = list(iter(active.take, None))
+    with ThreadPoolExecutor(1) as threads:
+        active.finish(make_success(taken[0]))
+        count = start_waiting(active, threads)
+        for task in taken[1:3]:
+            active.finish(make_success(task))
+        assert count.result(30.0) == 3
+
+
+def test_the_last_result_and_a_full_transaction_wait_for_no_other() -> None:
+    for tasks, finished in ((1, 1), (2, 2), (999, 990)):
+        active = ActiveJob("j", gather_seconds=60.0)
+        active.add_page(make_tasks(tasks))
+        taken = list(iter(active.take, None))
+        with ThreadPoolExecutor(1) as threads:
+            count = start_waiting(active, threads)
+            for task in taken[:finished]:
+                active.finish(make_success(task))
+            assert count.result(30.0) == finished
 
 
 def test_results_of_tasks_that_do_not_run_are_ignored() -> None:
