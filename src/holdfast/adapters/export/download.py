@@ -12,7 +12,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Condition, local
 from urllib.parse import quote
 
@@ -71,6 +71,13 @@ class HostSlots:
             self._freed.notify_all()
 
 
+class WriteBuffer(local):
+    """A buffer for each thread, which all downloads of the thread use."""
+
+    def __init__(self) -> None:
+        self.bytes = memoryview(bytearray(_BUFFER_BYTES))
+
+
 @dataclass(frozen=True, slots=True)
 class Downloader:
     """Downloads files. Safe for threads."""
@@ -80,6 +87,7 @@ class Downloader:
     hosts: HostSlots
     max_bytes: int | None
     clock: Clock
+    buffer: WriteBuffer = field(default_factory=WriteBuffer)
 
     def download(self, part: PartialFile, run: RunningDownload, own_connection: bool) -> None:
         """Complete the part. With `own_connection`, each request has its own connection.
@@ -89,7 +97,7 @@ class Downloader:
         if part.length is not None and part.size == part.length:
             part.complete = True  # the connection broke directly after the last byte
             return
-        body = ResponseBody(part, run, self.max_bytes)
+        body = ResponseBody(part, run, self.max_bytes, self.buffer.bytes)
         try:
             checked_url, head = self._fetch(body, run, own_connection)
         finally:
@@ -137,20 +145,16 @@ def _encode_location(location: str) -> str:
 _ASCII = "".join(chr(code) for code in range(128))
 
 
-class _WriteBuffer(local):
-    """The buffer of a slot's thread, which each of its downloads uses again."""
-
-    def __init__(self) -> None:
-        self.bytes = memoryview(bytearray(_BUFFER_BYTES))
-
-
-_write_buffer = _WriteBuffer()
-
-
 class ResponseBody:
     """The body of one response, on its way into the part."""
 
-    def __init__(self, part: PartialFile, run: RunningDownload, max_bytes: int | None) -> None:
+    def __init__(
+        self,
+        part: PartialFile,
+        run: RunningDownload,
+        max_bytes: int | None,
+        buffer: memoryview,
+    ) -> None:
         if part.size and not part.validator:
             part.restart()  # without a validator, the rest may be of another file
         self.part = part
@@ -158,7 +162,7 @@ class ResponseBody:
         self._run = run
         self._task = run.task
         self._max_bytes = max_bytes
-        self._buffer = _write_buffer.bytes
+        self._buffer = buffer
         self._buffered_bytes = 0
 
     def get_range_headers(self) -> list[str]:
