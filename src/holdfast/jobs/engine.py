@@ -87,9 +87,9 @@ class JobEngine:
         self.dispatcher.attach_pool(self.pool)
         self.orchestrator: HeartbeatOrchestrator | None = None
         if step_functions is not None:
-            from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
+            from holdfast.jobs.heartbeats import orchestrator
 
-            self.orchestrator = HeartbeatOrchestrator(
+            self.orchestrator = orchestrator.HeartbeatOrchestrator(
                 jobs,
                 step_functions,
                 interval_seconds=settings.interval_seconds,

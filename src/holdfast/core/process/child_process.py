@@ -99,7 +99,7 @@ class ChildProcess:
             self._frames.send(number, frame)
 
     def buffer(self, number: int, frame: bytes) -> None:
-        """Keep a frame until `flush`. Raises MessageTooLarge, and keeps nothing, like `send`."""
+        """Keep a frame until `flush`. Raises MessageTooLarge like `send`."""
         if self._commands_open:
             self._frames.buffer(number, frame)
 
