@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.process.child_main import ParentLink, PulseSender, start_thread
 from holdfast.core.process.wire import describe_error
 from holdfast.jobs.pool import wire
-from holdfast.jobs.pool.task_queue import TaskQueue
+from holdfast.jobs.pool.slot_queue import SlotQueue
 
 if TYPE_CHECKING:
     from holdfast.jobs.pool.ports import HandlerFactory, TaskHandler
@@ -29,14 +29,14 @@ def prepare(
     handler = make_handler()
     progress = ProgressPulseSender(link, pulse_seconds)
     progress.start()
-    tasks = TaskQueue(slots)
+    tasks = SlotQueue(slots)
     for _ in range(slots):
         start_thread("slot", _run_slot, handler, tasks, progress, link)
     return partial(_serve, handler, tasks, progress, link)
 
 
 def _serve(
-    handler: "TaskHandler", tasks: TaskQueue, progress: "ProgressPulseSender", link: ParentLink
+    handler: "TaskHandler", tasks: SlotQueue, progress: "ProgressPulseSender", link: ParentLink
 ) -> None:
     while (frame := link.read()) is not None:
         kind, payload = wire.unpack_command(frame[1])
@@ -58,7 +58,7 @@ def _cancel(handler: "TaskHandler", job_id: str) -> None:
 
 
 def _run_slot(
-    handler: "TaskHandler", tasks: TaskQueue, progress: "ProgressPulseSender", link: ParentLink
+    handler: "TaskHandler", tasks: SlotQueue, progress: "ProgressPulseSender", link: ParentLink
 ) -> None:
     while True:
         nonce, task = tasks.take()

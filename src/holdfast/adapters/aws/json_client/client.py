@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 from uuid import uuid4
 
-from holdfast.adapters.aws.json_client.operations import SERVICES, Operation
+from holdfast.adapters.aws.json_client.operations import SERVICES, AwsOperation
 from holdfast.adapters.aws.json_client.responses import parse_error, parse_result
 from holdfast.adapters.aws.json_client.selection import is_botocore_patched
 from holdfast.adapters.aws.json_client.signing import Signer
@@ -188,7 +188,7 @@ class JsonClient:
 
     # -- one call
 
-    def _call(self, operation: Operation, **arguments: Any) -> dict[str, Any]:
+    def _call(self, operation: AwsOperation, **arguments: Any) -> dict[str, Any]:
         if operation.idempotency_parameter is not None:
             arguments.setdefault(operation.idempotency_parameter, str(uuid4()))
         body = encode_body(arguments)
@@ -220,7 +220,7 @@ class JsonClient:
             self._clock.sleep(_BACKOFF.delay(attempt, self._random))
             attempt += 1
 
-    def _send(self, operation: Operation, body: bytes) -> HttpResponse:
+    def _send(self, operation: AwsOperation, body: bytes) -> HttpResponse:
         if self._credentials is None:
             from botocore.exceptions import NoCredentialsError
 
@@ -282,7 +282,7 @@ class ClientMeta(SimpleNamespace):
         return getattr(self._client.get_boto3_client().meta, name)
 
 
-def _may_repeat(operation: Operation, code: str, status: int) -> bool:
+def _may_repeat(operation: AwsOperation, code: str, status: int) -> bool:
     """Return whether a request that the service answered with an error is worth repeating."""
     if code in _THROTTLED or status == 429:
         return True  # the service refused it before doing anything

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class AwsOperation:
     """One operation of a service.
 
     `repeatable` says whether the same request may reach the service twice. A request that may
@@ -28,7 +28,7 @@ class Service:
     signing_name: str
     host_prefix: str
     endpoint_variable: str
-    operations: dict[str, Operation]
+    operations: dict[str, AwsOperation]
     headers: dict[str, str] = field(default_factory=dict)
 
 
@@ -36,39 +36,39 @@ class Service:
 # delivered twice, as SQS itself may do; the other calls have the same effect again. Messages of
 # a lost ReceiveMessage response become visible again when their timeout has passed.
 _SQS = {
-    "change_message_visibility": Operation("ChangeMessageVisibility"),
-    "change_message_visibility_batch": Operation("ChangeMessageVisibilityBatch"),
-    "delete_message": Operation("DeleteMessage"),
-    "delete_message_batch": Operation("DeleteMessageBatch"),
-    "get_queue_attributes": Operation("GetQueueAttributes"),
-    "get_queue_url": Operation("GetQueueUrl"),
-    "receive_message": Operation("ReceiveMessage"),
-    "send_message": Operation("SendMessage"),
-    "send_message_batch": Operation("SendMessageBatch"),
+    "change_message_visibility": AwsOperation("ChangeMessageVisibility"),
+    "change_message_visibility_batch": AwsOperation("ChangeMessageVisibilityBatch"),
+    "delete_message": AwsOperation("DeleteMessage"),
+    "delete_message_batch": AwsOperation("DeleteMessageBatch"),
+    "get_queue_attributes": AwsOperation("GetQueueAttributes"),
+    "get_queue_url": AwsOperation("GetQueueUrl"),
+    "receive_message": AwsOperation("ReceiveMessage"),
+    "send_message": AwsOperation("SendMessage"),
+    "send_message_batch": AwsOperation("SendMessageBatch"),
 }
 
 # Writes have conditions. If the first of two equal writes was done, the second is refused, and
 # the adapter recognises its own write in the row that comes with the refusal.
 _DYNAMODB = {
-    "batch_get_item": Operation("BatchGetItem"),
-    "batch_write_item": Operation("BatchWriteItem"),
-    "delete_item": Operation("DeleteItem"),
-    "get_item": Operation("GetItem"),
-    "put_item": Operation("PutItem"),
-    "query": Operation("Query"),
-    "scan": Operation("Scan"),
-    "transact_write_items": Operation(
+    "batch_get_item": AwsOperation("BatchGetItem"),
+    "batch_write_item": AwsOperation("BatchWriteItem"),
+    "delete_item": AwsOperation("DeleteItem"),
+    "get_item": AwsOperation("GetItem"),
+    "put_item": AwsOperation("PutItem"),
+    "query": AwsOperation("Query"),
+    "scan": AwsOperation("Scan"),
+    "transact_write_items": AwsOperation(
         "TransactWriteItems", idempotency_parameter="ClientRequestToken"
     ),
-    "update_item": Operation("UpdateItem"),
+    "update_item": AwsOperation("UpdateItem"),
 }
 
 # A second SendTaskSuccess or SendTaskFailure would be refused because the first was accepted,
 # and the job would count as failed.
 _STEP_FUNCTIONS = {
-    "send_task_failure": Operation("SendTaskFailure", repeatable=False),
-    "send_task_heartbeat": Operation("SendTaskHeartbeat"),
-    "send_task_success": Operation("SendTaskSuccess", repeatable=False),
+    "send_task_failure": AwsOperation("SendTaskFailure", repeatable=False),
+    "send_task_heartbeat": AwsOperation("SendTaskHeartbeat"),
+    "send_task_success": AwsOperation("SendTaskSuccess", repeatable=False),
 }
 
 SERVICES = {

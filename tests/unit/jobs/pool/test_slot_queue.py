@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.jobs.pool.task_queue import Task, TaskQueue, choose_limit
+from holdfast.jobs.pool.slot_queue import SlotQueue, Task, choose_limit
 from holdfast.testing.clock import ManualClock
 
 SLOTS = 4
@@ -37,7 +37,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.clock, self.cpu_seconds = ManualClock(), 0.0
-        self.queue = TaskQueue(SLOTS, self.clock, lambda: self.cpu_seconds)
+        self.queue = SlotQueue(SLOTS, self.clock, lambda: self.cpu_seconds)
 
     def put(self, *names: str) -> None:
         for name in names:

@@ -34,7 +34,7 @@ def choose_limit(limit: int, slots: int, core_share: float, max_task_seconds: fl
     return 1 if core_share >= _COMPUTING else limit
 
 
-class TaskQueue:
+class SlotQueue:
     """Tasks for the threads of the slots."""
 
     def __init__(
