@@ -29,6 +29,7 @@ from holdfast.core.queue.manager import QueueManager
 if TYPE_CHECKING:
     from holdfast.app.inline import PushedTask
     from holdfast.app.worker import TaskWorker
+    from holdfast.core.worker.worker import Prefetch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -182,13 +183,16 @@ class Holdfast:
         queue: QueueManager[TaskMessage] | None = None,
         *,
         concurrency: int = 1,
+        prefetch: "Prefetch" = "auto",
         drain_seconds: float = 30.0,
         events: Events | None = None,
     ) -> "TaskWorker":
         """Return a worker for all tasks, with `run`, `stop` and `stop_now`.
 
         The queue then delivers a message as often as the task with the most retries allows;
-        the other tasks give up earlier by themselves. Raises the errors of `check_tasks`.
+        the other tasks give up earlier by themselves. `prefetch` is as described at Worker;
+        an app with a task of one attempt claims nothing ahead. Raises the errors of
+        `check_tasks`.
         """
         from holdfast.app.worker import TaskWorker
 
@@ -202,6 +206,7 @@ class Holdfast:
             self.tasks,
             default,
             concurrency=concurrency,
+            prefetch=prefetch,
             drain_seconds=drain_seconds,
             events=events,
             on_error=self._on_error,

@@ -58,6 +58,11 @@ class TaskWorker(Worker[TaskMessage]):
         }
         self._pickled_tasks = pickle_handler(TaskRouter(in_processes)) if in_processes else b""
         super().__init__(queue, TaskRouter(tasks), **options)
+        if any(
+            (task.settings.max_attempts or default_attempts) == 1 for task in tasks.values()
+        ):
+            # A crash would cost a message its only attempt although it was not started.
+            self.prefetch = 0
         if len(in_processes) == len(tasks):
             self.isolation = "process"  # what logs and the command line say
 

@@ -19,6 +19,7 @@ from holdfast.core.urls import QUEUES, parse_url
 if TYPE_CHECKING:
     from holdfast.core.queue.manager import QueueManager
     from holdfast.core.queue.message import AnyMessage
+    from holdfast.core.worker.worker import Prefetch
 
 QUEUE_HELP = (
     "The queue: a name (enrich, acme/enrich), a path (./work/acme/enrich) or a URL "
@@ -55,6 +56,21 @@ def make_concurrency_option(text: str) -> Any:
     before any work is done.
     """
     return typer.Option("--concurrency", "-c", min=1, max=1024, help=text)
+
+
+PREFETCH = typer.Option(
+    metavar="auto|COUNT",
+    help="Messages claimed before they can be started, if handlers are fast; 0 for none.",
+)
+
+
+def parse_prefetch(text: str) -> "Prefetch":
+    """Return the value of --prefetch. Raises UsageError if it is no number of messages."""
+    if text == "auto":
+        return "auto"
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    raise UsageError(f"--prefetch must be auto, or 0 or more messages; got {text!r}")
 
 
 def split_queue_and_rest(words: Sequence[str] | None, min_rest: int) -> tuple[str, list[str]]:

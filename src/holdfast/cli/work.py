@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.arguments import (
+    PREFETCH,
     QUEUE_HELP,
     find_new_queue,
     make_concurrency_option,
     make_duration_option,
+    parse_prefetch,
     report_created,
     resolve_queue,
     split_queue_and_one,
@@ -47,6 +49,7 @@ def work(
     concurrency: Annotated[
         int, make_concurrency_option("Messages handled at the same time.")
     ] = 1,
+    prefetch: Annotated[str, PREFETCH] = "auto",
     isolation: Annotated[
         str | None,
         typer.Option(
@@ -112,7 +115,12 @@ def work(
     given = {name: value for name, value in of_handler.items() if value is not None}
     with service.attach_subscribers(events), source.open(events, given) as queue:
         worker = source.make_worker(
-            queue, given, concurrency=concurrency, drain_seconds=drain, events=events
+            queue,
+            given,
+            concurrency=concurrency,
+            prefetch=parse_prefetch(prefetch),
+            drain_seconds=drain,
+            events=events,
         )
         explain = f"holdfast explain {shlex.quote(source.url)}"
         status = service.choose_status(

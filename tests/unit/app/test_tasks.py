@@ -421,6 +421,15 @@ def test_each_task_has_its_own_limits(ground: OnMemory, limit: str) -> None:
     assert completed.message_id == "patient"
 
 
+def test_an_app_with_a_task_of_one_attempt_claims_nothing_ahead(ground: OnMemory) -> None:
+    """A crash would cost a message its only attempt, although its task was not started."""
+    ground.app.task(name="patient")(lambda: None)
+    assert ground.app.make_worker().prefetch > 0
+    assert ground.app.make_worker(prefetch=3).prefetch == 3
+    ground.app.task(name="once", retries=0)(lambda: None)
+    assert ground.app.make_worker(prefetch=3).prefetch == 0
+
+
 def test_a_task_that_would_start_after_the_drain_time_is_given_back(ground: OnMemory) -> None:
     calls = []
     ground.app.task(name="late")(lambda: calls.append(1)).push()

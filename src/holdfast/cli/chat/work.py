@@ -123,6 +123,7 @@ def _build_worker(
         handler,
         concurrency=concurrency,
         isolation="thread",
+        prefetch=0,  # a trigger with nothing to do says nothing about the next reply
         drain_seconds=drain_seconds,
         keeper=app.keeper,
         events=queue.events,

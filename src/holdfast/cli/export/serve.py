@@ -104,6 +104,7 @@ def serve(
             ),
             concurrency=concurrency,
             isolation="thread",
+            prefetch=0,  # a refused job says nothing about the hours of the next one
             # Longer than the jobs' drain, or the worker would end them while they drain.
             drain_seconds=settings.drain_seconds + _GIVE_BACK_SECONDS,
             events=events,

@@ -12,7 +12,7 @@ call. A lease that ran out meanwhile is LOST before the next call is made. Give 
 of sources timeouts well below the lease.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from random import Random
@@ -91,7 +91,14 @@ class LeaseKeeper:
         if stall_seconds is not None and stall_seconds != lease.stall_seconds:
             lease.stall_seconds = stall_seconds
             lease.last_beat_at = self._clock.monotonic()
-        if self._schedule.add(lease):
+        for added in self._schedule.add_all([lease]):
+            added.on_lost(self._report_loss)
+
+    def hold_all(self, leases: Sequence[Lease]) -> None:
+        """Renew leases as `hold` does, all of them or, if it raises TypeError, none."""
+        for source in {id(lease.source): lease.source for lease in leases}.values():
+            check_source(source)
+        for lease in self._schedule.add_all(leases):
             lease.on_lost(self._report_loss)
 
     @property

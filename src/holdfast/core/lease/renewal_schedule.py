@@ -1,6 +1,6 @@
 """The renewal schedule: when the keeper must next act on each lease, and the rules for it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import floor, inf
 from random import Random
@@ -109,15 +109,19 @@ class RenewalSchedule(DeadlineHeap[Lease, ScheduledLease]):
         self._renew_after = renew_after
         self._cap_warning_seconds = cap_warning_seconds
 
-    def add(self, lease: Lease) -> bool:
-        """Schedule the lease. Return False if it was scheduled already."""
+    def add_all(self, leases: Iterable[Lease]) -> list[Lease]:
+        """Schedule the live leases. Return those that were not scheduled before."""
+        added = []
         with self._lock:
-            entry = self._entries.get(lease)
-            is_new = entry is None
-            if entry is None:
-                entry = self._entries[lease] = ScheduledLease(lease)
-            self._put(entry, self._compute_wake_time(entry, now=-inf))
-        return is_new
+            for lease in leases:
+                if not lease.live:
+                    continue
+                entry = self._entries.get(lease)
+                if entry is None:
+                    entry = self._entries[lease] = ScheduledLease(lease)
+                    added.append(lease)
+                self._put(entry, self._compute_wake_time(entry, now=-inf))
+        return added
 
     def reschedule(self, entry: ScheduledLease, now: float) -> None:
         """Wake for the entry when it is next due, near its cap or over. Forget a dead lease."""

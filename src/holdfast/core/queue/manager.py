@@ -87,6 +87,9 @@ class QueueManager(ABC, Generic[M]):
     poll_batch: int = 10
     """The largest useful `batch_size` of one `poll`."""
 
+    can_prefetch: bool = True
+    """Whether a worker may claim messages before it can start them."""
+
     slot_wait_seconds: float = 0.0
     """How long a worker waits for more free slots before it polls, to save calls."""
 

@@ -1,7 +1,8 @@
 """The async runner: one event loop that handles as many messages at once as it has slots.
 
     poll thread ── claims for all free slots ──▶ event loop ── one task per message
-         ▲                                                            │ outcome
+         ▲                                            ▲               │ outcome
+         │                                            └─ next ready ──┤
          └────────── a slot is free again ◀── settle threads ◀────────┘
 
 Neither polling nor settling happens on the loop, so a slow queue delays no coroutine. Time
@@ -10,12 +11,13 @@ its lease.
 """
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Event, Thread
-from typing import Generic
+from typing import Any, Generic
 
 from holdfast.core.lease.lease import Lease, LeaseState
 from holdfast.core.process.liveness import LivenessLimits, SignsOfLife
@@ -75,6 +77,7 @@ class AsyncRunner(Generic[M]):
         self._freed = Event()
         self._cancelled = False
         self._running: set[_RunningMessage] = set()
+        self._done: list[tuple[_RunningMessage, M, float]] = []  # their acks are due
         self._settle_pool = ThreadPoolExecutor(
             min(count, _MAX_SETTLE_THREADS), "holdfast-settler"
         )
@@ -136,10 +139,8 @@ class AsyncRunner(Generic[M]):
 
     def _poll(self) -> None:
         try:
-            while (free := self._wait_for_free_slots()) and (
-                messages := self._fetcher.poll(free)
-            ):
-                call_soon(self._loop, self._start_tasks, messages)
+            while (free := self._wait_for_free_slots()) and self._fetcher.fill(free):
+                call_soon(self._loop, self._start_ready)
         except BaseException as error:
             self.error = error
             self._fetcher.close()
@@ -148,7 +149,7 @@ class AsyncRunner(Generic[M]):
         """Return how many slots are free as soon as one is, or 0 once the fetcher is closed."""
         while not self._fetcher.closed:
             self._freed.clear()
-            if free := self._count - len(self._in_flight.get_leases()):
+            if (free := self._count - len(self._in_flight.get_leases())) > 0:
                 return free
             self._clock.wait(self._freed, 0.1)
         return 0
@@ -169,12 +170,12 @@ class AsyncRunner(Generic[M]):
         self._loop_started.set()
         await self._finished.wait()
 
-    def _start_tasks(self, messages: list[M]) -> None:
-        for message in messages:
+    def _start_ready(self) -> None:
+        """Start as many of the ready messages as slots are free."""
+        while len(self._running) < self._count:
+            if (message := self._fetcher.take()) is None:
+                break
             running = _RunningMessage(get_lease(message), self._clock.monotonic())
-            if self._cancelled:
-                self._settle_soon(running, message, GiveBack())
-                continue
             self._running.add(running)
             running.task = asyncio.create_task(self._attempt(running, message))
             running.lease.on_lost(partial(self._cancel_lost, running))
@@ -190,7 +191,25 @@ class AsyncRunner(Generic[M]):
             with queue.tracing.processing(message) as note_outcome:
                 outcome = await self._call_handler(running, message)
                 note_outcome(outcome)
-        self._settle_soon(running, message, outcome)
+        seconds = self._clock.monotonic() - running.started_at
+        self._fetcher.note_finished(seconds)
+        if self._in_flight.try_defer(message, outcome, seconds):
+            self._running.discard(running)
+            self._start_ready()
+        elif self._in_flight.can_share_ack(outcome):
+            self._done.append((running, message, seconds))
+            if len(self._done) == 1:  # the call comes after the other tasks that are due
+                asyncio.get_running_loop().call_soon(self._ack_done)
+        else:
+            self._submit([running], self._in_flight.settle, message, outcome, seconds)
+
+    def _ack_done(self) -> None:
+        """Ack the messages whose tasks ended at about the same time, with few calls."""
+        done, self._done = self._done, []
+        size = self._in_flight.queue.poll_batch
+        for batch in (done[at : at + size] for at in range(0, len(done), size)):
+            acks = [(message, seconds) for _, message, seconds in batch]
+            self._submit([running for running, *_ in batch], self._in_flight.ack_all, acks)
 
     async def _call_handler(self, running: _RunningMessage, message: M) -> Outcome:
         try:
@@ -208,19 +227,24 @@ class AsyncRunner(Generic[M]):
 
     # -- in the settle threads
 
-    def _settle_soon(self, running: _RunningMessage, message: M, outcome: Outcome) -> None:
+    def _submit(
+        self, running: list[_RunningMessage], settle: Callable[..., None], *args: Any
+    ) -> None:
         # RuntimeError means that the coroutine ended after the worker did, or that no further
         # thread is available. In the second case the call waits for an existing thread.
         with suppress(RuntimeError):
-            self._settle_pool.submit(self._settle, running, message, outcome)
+            self._settle_pool.submit(self._settle, running, settle, *args)
 
-    def _settle(self, running: _RunningMessage, message: M, outcome: Outcome) -> None:
+    def _settle(
+        self, running: list[_RunningMessage], settle: Callable[..., None], *args: Any
+    ) -> None:
         try:
-            seconds = self._clock.monotonic() - running.started_at
-            self._in_flight.settle(message, outcome, seconds)
+            settle(*args)
         finally:
-            self._running.discard(running)
+            self._running.difference_update(running)
             self._freed.set()
+            if self._in_flight.ready:
+                call_soon(self._loop, self._start_ready)
 
 
 def _map_error(error: BaseException, cancel_outcome: Outcome | None) -> Outcome:

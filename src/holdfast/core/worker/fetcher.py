@@ -1,4 +1,4 @@
-"""The fetcher: it claims messages for the slots of a worker.
+"""The fetcher: it passes messages to the slots of a worker, and claims them when none is left.
 
 No dedicated thread polls for the slots, so messages need no hand-over through one. A slot that
 needs work and finds none ready polls itself, for all slots that wait at that moment (the
@@ -8,37 +8,44 @@ leader). The other slots wait until the leader returns and find their messages r
     slot 2  fetch ─ waits ─────▶ m2 ─ work …
     slot 3  fetch ─ waits ─────▶ m3 ─ work …
 
-The fetcher never claims more messages than slots are waiting, so a claimed message is worked
-on at once. The keeper renews its lease from the claim on.
+Without prefetch, no more messages are claimed than slots are waiting, so a claimed message is
+worked on at once. With prefetch, the leader also claims what the recent pace finishes within
+about a second:
+
+    claimed ──▶ ready ──▶ started
+                  ├─ waited for two seconds, because a handler became slow ─▶ given back
+                  ├─ the worker stops ─▶ given back, or started if that would cost an attempt
+                  └─ its lease was lost ─▶ abandoned
+
+The keeper renews all leases from the claim on. Handlers that take no time are run by few slots,
+because waking a thread takes longer than such a handler does.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable
-from random import Random
-from threading import Condition, Event, Lock
-from typing import Generic
+from collections.abc import Sequence
+from math import inf
+from threading import Condition, Lock
+from typing import Any
 
-from holdfast.core.backoff import Backoff
-from holdfast.core.events import Claimed, PollFailed
+from holdfast.core.background import BackgroundLoop
+from holdfast.core.errors import LeaseLost
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.queue.message import M, get_lease
-from holdfast.core.worker.outcome import GIVE_BACK
+from holdfast.core.worker.outcome import Abandoned
+from holdfast.core.worker.pace import Pace
+from holdfast.core.worker.poller import Poller
 from holdfast.core.worker.settle import InFlight
 
-_ERROR_BACKOFF = Backoff(first_seconds=0.1, factor=2.0, max_seconds=10.0)
-
-_POLL_SECONDS = 20.0  # the maximum of SQS; other queues return as soon as a message arrives
-_POLL_UNTIL_EMPTY_SECONDS = 0.1
-_GIVE_UP_SECONDS = 60.0  # without a response, if the run ends when the queue is empty
-_EMPTY_CHECK_SECONDS = 0.5  # between two calls of `stats`, which may scan the queue
-
-# A lease that this worker gave up does not run out exactly at its deadline here, because the
-# queue judges by its own clock.
-_EXPIRY_MARGIN_SECONDS = 1.0
+_PREFETCH_SECONDS = 1.0  # of work that is claimed ahead
+_SHARE_SECONDS = 0.001  # of work that is worth waking another slot for
+_IDLE_SECONDS = 0.01  # until slots that were not woken take over from a slow handler
 
 
-class Fetcher(Generic[M]):
-    """Claims messages and has their leases renewed, until closed. Threads may share it."""
+class Fetcher(Poller[M]):
+    """Passes messages to slots until closed. Threads may share it.
+
+    `prefetch` is the maximum number of messages that are claimed ahead. With 0 there is no
+    background thread, so `start` and `stop` do nothing.
+    """
 
     def __init__(
         self,
@@ -46,170 +53,262 @@ class Fetcher(Generic[M]):
         in_flight: InFlight[M],
         *,
         slots: int = 1,
+        prefetch: int = 0,
         stall_seconds: float | None = None,
-        until_empty: bool = False,
-        until_done: bool = False,
-        on_close: Callable[[], None] = lambda: None,
+        **options: Any,
     ) -> None:
-        self.closed = False
-        """Whether the fetcher claims no more messages."""
-        self._queue = queue = in_flight.queue
-        self._keeper = keeper
-        self._in_flight = in_flight
-        self._clock, self._events = in_flight.clock, in_flight.events
+        super().__init__(keeper, in_flight, **options)
+        self._ready = in_flight.ready
+        self._slots = slots
         self._stall_seconds = stall_seconds
-        self._until_empty, self._until_done = until_empty or until_done, until_done
-        self._leader = Lock()
-        self._ready: deque[M] = deque()
-        self._max_batch = min(slots, queue.poll_batch)
-        self._waiting_lock = Lock()
-        self._waiting_changed = Condition(self._waiting_lock)
+        self._pace = Pace()
+        self._prefetch = prefetch
+        self._prefetch_seconds = min(_PREFETCH_SECONDS, self._queue.lease_seconds / 4)
+        self._had_redelivery = False  # in the last poll
+        self._refunds = "refund" in self._queue.capabilities
+        lock = Lock()
+        self._changed, self._arrived = Condition(lock), Condition(lock)
         self._waiting = 0
-        self._closed_event = Event()
-        self._on_close = on_close
-        self._next_empty_check_at = 0.0
-        self._reached_at = 0.0  # when the queue last responded, if the run ends by itself
-        self._empty_checks = 0
-        self._random = Random()
+        self._polling = False
+        self._starts = self._starts_checked = 0
+        self._upkeep_at = inf
+        self._loop = BackgroundLoop("holdfast-prefetch", self.tick, self._clock)
+        # With tracing each ack is sent by itself, because its span belongs to one message.
+        if prefetch and self._queue.tracing is None:
+            in_flight.ask_for_flush = self._ask_for_upkeep
+
+    # -- called by the worker
+
+    def start(self) -> None:
+        """Start the background thread. Raises RuntimeError if it cannot be started."""
+        if self._prefetch:
+            self._loop.start()
+
+    def stop(self, wait_seconds: float) -> None:
+        """End the background thread after it has given back what is ready and sent all acks.
+
+        This waits at most `wait_seconds`. What is left then comes back when its lease ends.
+        """
+        self._ask_for_upkeep(-inf)
+        until = self._clock.monotonic() + wait_seconds
+        while self._in_flight.count_waiting() and self._clock.monotonic() < until:
+            self._clock.sleep(0.01)
+        if self._prefetch:
+            self._loop.stop(max(0.0, until - self._clock.monotonic()))
+        self._in_flight.lose_waiting("the worker stopped before it was settled")
+
+    def close(self) -> None:
+        """Stop claiming. Messages that are ready are given back, or started if they drain."""
+        super().close()
+        with self._changed:
+            self._changed.notify_all()
+        self._ask_for_upkeep(-inf)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether slots get no more messages."""
+        return self.closed and not (self._ready and self._drains)
+
+    @property
+    def _drains(self) -> bool:
+        """Whether messages that were claimed before the close are started after it.
+
+        They are if giving them back would cost them an attempt.
+        """
+        may_drain = self._prefetch > 0 and not self._refunds
+        return may_drain and not self._in_flight.give_up.is_set()
 
     # -- called by slots
 
     def fetch(self) -> M | None:
         """Return the next message as soon as there is one, or None once closed."""
-        with self._waiting_lock:
-            self._waiting += 1
-            if self._max_batch > 1 and self._waiting >= self._max_batch:
-                self._waiting_changed.notify()
-        with self._leader:
-            try:
-                return self._take_ready()
-            finally:
-                # Before the next slot leads: it must not claim a message for this one too.
-                with self._waiting_lock:
-                    self._waiting -= 1
+        while True:
+            message = self.take()
+            if message is not None:
+                return message
+            if self.is_done:
+                self._give_back_ready()
+                return None
+            self._wait_or_lead()
 
-    def _take_ready(self) -> M | None:
-        ready = self._ready
-        if not ready:
-            ready.extend(self.poll(self._wait_for_slots()))
-        if self.closed:
-            self._give_back(ready)
-            ready.clear()
-        return ready.popleft() if ready else None
+    def take(self) -> M | None:
+        """Return a message that is ready, now as started, or None if there is none."""
+        while not self.is_done:
+            try:
+                message = self._ready.popleft()
+            except IndexError:
+                return None
+            if self._begin(message):
+                return message
+        return None
+
+    def fill(self, free: int) -> bool:
+        """Claim messages for `free` slots, and some ahead. Return False once closed."""
+        messages = self.poll(self._compute_limit(free))
+        self._ready.extend(self._arrange(messages, free))
+        if self.is_done:  # it was closed meanwhile
+            self._give_back_ready()
+        return bool(messages)
+
+    def note_finished(self, seconds: float) -> None:
+        """Note how long a handler took."""
+        self._pace.note(seconds)
+
+    def _begin(self, message: M) -> bool:
+        """Note that the work on a message starts. Return False if its lease is lost."""
+        lease, now = get_lease(message), self._clock.monotonic()
+        try:
+            lease.check(now)  # it may have waited, and the process may have been frozen
+        except LeaseLost:
+            self._in_flight.settle(message, Abandoned(lease.reason))
+            return False
+        lease.last_beat_at = now  # a stall counts from the start of the work
+        if self._stall_seconds is not None:
+            self._keeper.hold(lease, stall_seconds=self._stall_seconds)
+        self._in_flight.note_start(lease, now)
+        self._starts += 1
+        return True
+
+    # -- slots without a message
+
+    def _wait_or_lead(self) -> None:
+        """Wait until messages are ready, or poll for all slots that wait."""
+        with self._changed:
+            if self._ready or self.closed:
+                return
+            if self._polling:
+                self._wait()
+                return
+            self._polling = True
+        try:
+            self.fill(self._wait_for_slots())
+        finally:
+            with self._changed:
+                self._polling = False
+                self._wake_slots()
+
+    def _wait(self) -> None:
+        self._waiting += 1
+        if self._waiting + 1 >= self._max_batch:
+            self._arrived.notify()
+        self._changed.wait()
+        self._waiting -= 1
+
+    @property
+    def _max_batch(self) -> int:
+        return min(self._slots, self._queue.poll_batch)
 
     def _wait_for_slots(self) -> int:
-        """Wait briefly for more slots and return how many are waiting."""
-        if seconds := self._queue.slot_wait_seconds:
-            with self._waiting_changed:
-                self._waiting_changed.wait_for(
-                    lambda: self._waiting >= self._max_batch, seconds
-                )
-        return self._waiting
+        """Wait briefly for more slots and return how many are waiting, this one included."""
+        seconds = self._queue.slot_wait_seconds
+        with self._changed:
+            if seconds and self._compute_limit(1) < self._max_batch:
+                self._arrived.wait_for(lambda: self._waiting + 1 >= self._max_batch, seconds)
+            return self._waiting + 1
 
-    def poll(self, limit: int) -> list[M]:
-        """Claim up to `limit` messages as soon as there are any. Return none once closed.
+    def _wake_slots(self) -> None:
+        """Wake as many slots as the ready messages are worth, besides the one that polled.
 
-        A run that ends by itself raises the error if the queue cannot be reached for a
-        minute, because it would never see the queue empty. Any other run keeps trying.
+        If that is too few, because a handler becomes slow, the upkeep wakes the others.
         """
-        failures, self._reached_at = 0, self._clock.monotonic()
-        while not self.closed:
-            try:
-                polled = self._poll(limit)
-                failures = 0
-                if polled and not self.closed:
-                    return polled
-                self._give_back(polled)
-                self._close_if_empty()
-            except Exception as error:  # the disk or network is unavailable and will return
-                failures += 1
-                self.back_off(error, failures)
-                if self._should_give_up():
-                    raise
-        return []
+        ready = len(self._ready)
+        worth = ready
+        if self._prefetch and not self.closed:
+            worth = min(ready, int(ready * self._pace.seconds / _SHARE_SECONDS))
+        self._changed.notify(self._waiting if self.closed else worth)
+        if worth < ready:
+            self._ask_for_upkeep(self._clock.monotonic() + _IDLE_SECONDS)
 
-    def _should_give_up(self) -> bool:
-        """Return whether a run that ends by itself has waited for the queue for too long.
+    # -- claiming ahead
 
-        It goes on while work runs here, because raising the error would interrupt it.
+    def _compute_limit(self, free: int) -> int:
+        """Return how many messages to claim: one for each free slot, and some ahead."""
+        if not self._prefetch or self._had_redelivery:
+            return free
+        seconds = self._prefetch_seconds
+        since = self._clock.monotonic() - seconds
+        slow = sum(started_at <= since for _, started_at in self._in_flight.get_started())
+        return free + min(self._prefetch, self._pace.count_ahead(seconds, self._slots - slow))
+
+    def _arrange(self, messages: list[M], free: int) -> Sequence[M]:
+        """Return the messages to keep, in the order in which they are to be started.
+
+        A crash charges an attempt to every message that is claimed, started or not. A message
+        that was delivered before may be the one that crashes workers. So it is started last,
+        when no other message waits, and those that would wait beside it are given back.
         """
-        waited_seconds = self._clock.monotonic() - self._reached_at
-        return (
-            self._until_empty
-            and waited_seconds >= _GIVE_UP_SECONDS
-            and not any(lease.live for lease in self._in_flight.get_leases())
-        )
+        again = [message for message in messages if get_lease(message).attempt > 1]
+        self._had_redelivery = bool(again)
+        if not again or len(messages) <= free:
+            return messages
+        first = [message for message in messages if get_lease(message).attempt == 1]
+        kept = max(1, free - len(first)) if self._refunds else len(again)
+        self._give_back(again[kept:])
+        return first + again[:kept]
 
-    def back_off(self, error: Exception, failures: int) -> None:
-        """Report a transient error and wait: longer each time, and with jitter."""
-        self._events.emit(PollFailed(self._queue.name, f"{type(error).__name__}: {error}"))
-        self._clock.wait(self._closed_event, _ERROR_BACKOFF.delay(failures, self._random))
+    # -- upkeep, in the background
 
-    # -- called by the worker
+    def _ask_for_upkeep(self, at: float) -> None:
+        """Have the upkeep run at that time at the latest."""
+        if at < self._upkeep_at:
+            self._upkeep_at = at
+            self._loop.wake()
 
-    def close(self) -> None:
-        """Stop claiming. Messages that were claimed but not fetched are given back."""
-        self.closed = True
-        self._closed_event.set()
-        self._on_close()
-
-    # -- steps of a poll
-
-    def _poll(self, limit: int) -> list[M]:
-        seconds = _POLL_UNTIL_EMPTY_SECONDS if self._until_empty else _POLL_SECONDS
-        polled = self._queue.poll(
-            min(limit, self._queue.poll_batch), wait_seconds=seconds, stop=self._closed_event
-        )
-        leases = [get_lease(message) for message in polled]
-        self._in_flight.add(leases)
-        try:
-            for lease in leases:
-                self._keeper.hold(lease, stall_seconds=self._stall_seconds)
-                if self._events.has_subscribers:
-                    name, deadline = self._queue.name, lease.deadline
-                    claimed = Claimed(name, lease.message_id, lease.attempt, deadline)
-                    self._events.emit(claimed)
-        except BaseException:
-            # Otherwise these messages would stay claimed for a whole lease without any work.
-            self._give_back(polled)
-            raise
-        return polled
-
-    def _give_back(self, messages: Iterable[M]) -> None:
-        for message in messages:
-            self._in_flight.settle(message, GIVE_BACK)
-
-    def _close_if_empty(self) -> None:
+    def tick(self) -> float:
+        """Do what no slot has time for, and return when to do it next."""
+        # Reset before the checks, so that a request that comes during them is not missed.
+        self._upkeep_at = inf
         now = self._clock.monotonic()
-        may_come_back = self._until_empty and self._may_get_messages_back(now)
-        is_certain = not may_come_back or self._can_count_given_up()
-        if not (self._until_empty and is_certain):
-            self._reached_at = now
-            return
-        if now < self._next_empty_check_at:
-            return
-        self._next_empty_check_at = now + _EMPTY_CHECK_SECONDS
-        stats = self._queue.stats()
-        self._reached_at = now
-        held = stats.leased if self._until_done or may_come_back else stats.expired
-        is_empty = stats.ready == stats.delayed == held == 0
-        self._empty_checks = self._empty_checks + 1 if is_empty else 0
-        if self._empty_checks >= self._queue.min_empty_checks:
-            self.close()
+        next_at = self._in_flight.flush_acks(inf if self.closed else now)
+        if self.is_done:
+            self._give_back_ready()
+        else:
+            next_at = min(next_at, self._give_back_overdue(now), self._wake_idle_slots(now))
+            if self._starts != self._starts_checked:
+                # Slots are busy, and each of their requests would wake this thread.
+                next_at = min(next_at, now + _IDLE_SECONDS)
+            self._starts_checked = self._starts
+        self._upkeep_at = min(self._upkeep_at, next_at)
+        return next_at
 
-    def _can_count_given_up(self) -> bool:
-        """Return whether `stats` shows every message that this worker gave up.
+    def _give_back_ready(self) -> None:
+        while self._ready:
+            try:
+                message = self._ready.popleft()
+            except IndexError:
+                return
+            self._give_back([message])
 
-        It then need not wait for a message that was cancelled meanwhile. A message that is
-        being worked on needs no `stats`, which may scan the queue.
+    def _give_back_overdue(self, now: float) -> float:
+        """Give back messages that have waited for too long. Return when to check again.
+
+        If that costs an attempt, only a first delivery is given back, so that a message
+        loses one attempt at most.
         """
-        is_working = any(lease.live for lease in self._in_flight.get_leases())
-        return not is_working and "exact_counts" in self._queue.capabilities
+        max_wait_seconds = 2 * self._prefetch_seconds
+        overdue: list[M] = []
+        kept: list[M] = []
+        while self._ready:
+            try:
+                if now - get_lease(self._ready[0]).claimed_at < max_wait_seconds:
+                    break
+                message = self._ready.popleft()
+            except IndexError:  # a slot took it meanwhile
+                break
+            may_go = self._refunds or get_lease(message).attempt == 1
+            (overdue if may_go else kept).append(message)
+        self._ready.extendleft(reversed(kept))
+        if overdue:
+            self._pace = Pace()  # what was fast before says nothing any more
+            self._give_back(overdue)
+        return now + self._prefetch_seconds if self._ready else inf
 
-    def _may_get_messages_back(self, now: float) -> bool:
-        """Return whether a message is held, was put back, or was given up and still leased."""
-        expired_at = now - _EXPIRY_MARGIN_SECONDS
-        returns_until = max(self._queue.stats_stale_until, self._in_flight.lost_until)
-        return expired_at < returns_until or any(
-            lease.live or expired_at < lease.deadline for lease in self._in_flight.get_leases()
-        )
+    def _wake_idle_slots(self, now: float) -> float:
+        """Wake slots if no message was started for a moment. Return when to check again."""
+        with self._changed:
+            is_needed = bool(self._ready) or not self._polling
+            if not (self._waiting and is_needed):
+                return inf
+            if self._starts == self._starts_checked:
+                self._changed.notify(len(self._ready) + 1)
+        return now + _IDLE_SECONDS

@@ -185,7 +185,8 @@ class ThreadRunner(Generic[M]):
     def count_unfinished(self) -> int:
         """Return how many slots must finish. A slot whose lease is lost may never finish."""
         alive = sum(thread.is_alive() for thread in self._threads)
-        lost = sum(lease.state is LeaseState.LOST for lease in self._in_flight.get_leases())
+        started = self._in_flight.get_started()
+        lost = sum(lease.state is LeaseState.LOST for lease, _ in started)
         return max(0, alive - lost)
 
     def watch(self, now: float) -> float:
@@ -193,9 +194,9 @@ class ThreadRunner(Generic[M]):
         timeout_seconds = self._timeout_seconds
         if timeout_seconds is None:
             return inf
-        next_seconds = timeout_seconds  # of a message that is claimed right now
-        for lease in self._in_flight.get_leases():
-            left_seconds = timeout_seconds - (now - lease.claimed_at)
+        next_seconds = timeout_seconds  # of a message that is started right now
+        for lease, started_at in self._in_flight.get_started():
+            left_seconds = timeout_seconds - (now - started_at)
             if left_seconds <= 0:
                 lease.lose(f"timed out after {timeout_seconds:g} s")
             elif lease.live:
@@ -203,9 +204,9 @@ class ThreadRunner(Generic[M]):
         return next_seconds
 
     def cancel_running(self) -> None:
-        """Give up all leases, so that the messages come back when the leases run out."""
+        """Give up the leases of running work, so that its messages come back when they end."""
         # Do not release the messages, because the threads may still be working on them.
-        for lease in self._in_flight.get_leases():
+        for lease, _ in self._in_flight.get_started():
             lease.lose("the worker stopped before the work was done")
 
     def join(self, seconds: float) -> None:
@@ -231,7 +232,7 @@ class ThreadRunner(Generic[M]):
 
     def _work(self, executor: Executor[M]) -> None:
         failures = 0
-        while not self._fetcher.closed:
+        while not self._fetcher.is_done:
             try:
                 if not executor.prepare():
                     return
@@ -259,7 +260,9 @@ class ThreadRunner(Generic[M]):
             lease.lose(f"the worker failed: {type(error).__name__}: {error}")
             raise
         finally:
-            self._in_flight.settle(message, outcome, self._clock.monotonic() - started_at)
+            seconds = self._clock.monotonic() - started_at
+            self._fetcher.note_finished(seconds)
+            self._in_flight.finish(message, outcome, seconds)
             # Its exception refers to this frame. Without this line, the message would stay in
             # memory until the garbage collector finds the cycle.
             del outcome

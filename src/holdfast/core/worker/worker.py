@@ -41,9 +41,10 @@ from holdfast.core.worker.runner import DirectExecutor, ProcessRunner, Runner, T
 from holdfast.core.worker.settle import InFlight, WorkerReport
 from holdfast.core.worker.watchdog import Watchdog, pickle_handler
 
-__all__ = ["Isolation", "Worker", "WorkerReport"]
+__all__ = ["Isolation", "Prefetch", "Worker", "WorkerReport"]
 
 Isolation = Literal["thread", "process", "async"]
+Prefetch = int | Literal["auto"]
 
 
 class SignalSafeEvent(Event):
@@ -88,6 +89,10 @@ class Worker(Generic[M]):
     killed or a coroutine cancelled, and the message is retried. A thread can only be
     notified, so its message comes back when the lease runs out.
 
+    `prefetch` is how many messages may be claimed before a slot can start them. It is never
+    more than the recent handlers finish within about a second, so slow handlers claim
+    nothing ahead. "auto" allows as many as one poll brings, and 0 none.
+
     Without `events`, those of the queue are used, which log to the logger `holdfast` unless
     the queue was given others. `on_error` is called after each attempt that failed with an
     exception, in the thread that settled it. An exception of `on_error` itself is logged.
@@ -103,6 +108,7 @@ class Worker(Generic[M]):
         *,
         concurrency: int = 1,
         isolation: Isolation = "thread",
+        prefetch: Prefetch = "auto",
         stall_seconds: float | None = None,
         timeout_seconds: float | None = None,
         pulse_seconds: float = 30.0,
@@ -118,6 +124,7 @@ class Worker(Generic[M]):
         _check_above_zero(stall_seconds=stall_seconds, timeout_seconds=timeout_seconds)
         self.concurrency = concurrency
         self.isolation = isolation
+        self.prefetch = _limit_prefetch(prefetch, queue)
         self._queue = queue
         self._handler = handler
         self._pickled_handler = _check_handler(handler, isolation)
@@ -185,6 +192,7 @@ class Worker(Generic[M]):
         runner = self._make_runner(fetcher, in_flight)
         self._events.emit(WorkerStarted(name, self.concurrency, self.isolation))
         try:
+            fetcher.start()
             runner.start()
             seconds = 0.0
             while not (self._stop_requested or fetcher.closed):
@@ -203,16 +211,17 @@ class Worker(Generic[M]):
     def _shut_down(self, runner: Runner, fetcher: Fetcher[M], in_flight: InFlight[M]) -> None:
         in_flight.stopping.set()
         fetcher.close()
-        running = sum(lease.live for lease in in_flight.get_leases())
+        running = sum(lease.live for lease, _ in in_flight.get_started())
         self._events.emit(WorkerStopping(self._queue.name, running))
         until = self._clock.monotonic() + self._drain_seconds
-        while runner.count_unfinished() and (
+        while (runner.count_unfinished() or in_flight.count_waiting()) and (
             self._clock.monotonic() < min(until, self._stop_now_at)
         ):
             self._watch(runner, 0.02)
         in_flight.give_up.set()
         runner.cancel_running()
         runner.join(self._limits.kill_grace_seconds + runner.exit_timeout_seconds)
+        fetcher.stop(self._limits.kill_grace_seconds)
 
     def _watch(self, runner: Runner, seconds: float) -> float:
         """Wait for a wake-up or the time limit, then enforce the limits of running work.
@@ -239,6 +248,7 @@ class Worker(Generic[M]):
             keeper,
             in_flight,
             slots=self.concurrency,
+            prefetch=self.prefetch,
             stall_seconds=stall_seconds,
             until_empty=until_empty,
             until_done=until_done,
@@ -284,6 +294,19 @@ def _check_handler(handler: Handler, isolation: str) -> bytes:
             )
         case _:
             raise ConfigError(f"isolation must be thread, process or async, not {isolation!r}")
+
+
+def _limit_prefetch(prefetch: Prefetch, queue: QueueManager[M]) -> int:
+    """Return how many messages may be claimed ahead from this queue.
+
+    A crash charges an attempt to messages that were claimed ahead. A message that has only
+    one would be dead-lettered although no handler saw it.
+    """
+    if prefetch != "auto" and not (isinstance(prefetch, int) and prefetch >= 0):
+        raise ConfigError(f"prefetch must be 'auto', or 0 or more messages, not {prefetch!r}")
+    if not queue.can_prefetch or queue.max_attempts == 1:
+        return 0
+    return queue.poll_batch if prefetch == "auto" else prefetch
 
 
 def _check_above_zero(**settings: float | None) -> None:

@@ -41,7 +41,7 @@ def test_a_thousand_run_at_once_on_a_handful_of_threads() -> None:
         await full.wait()
 
     before = threading.active_count()
-    report = run_until_empty(async_worker(queue, handle, concurrency=1_000))
+    report = run_until_empty(async_worker(queue, handle, concurrency=1_000, prefetch=0))
     assert report == WorkerReport(1_200, 0, 0, 0, 0)
     assert queue.most_out == 1_000
     assert queue.most_asked <= 1_000

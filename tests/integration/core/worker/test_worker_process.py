@@ -48,7 +48,7 @@ def push(queue: TestQueue, notes: Notes, what: str, *ids: str, **fields: Any) ->
 def test_children_are_reused_and_their_work_is_acked(notes: Notes) -> None:
     queue = TestQueue()
     push(queue, notes, "finish", *(f"m{number}" for number in range(50)))
-    report = run_until_empty(process_worker(queue, concurrency=2))
+    report = run_until_empty(process_worker(queue, concurrency=2, prefetch=0))
     assert report == WorkerReport(50, 0, 0, 0, 0)
     assert sorted(notes.values("finished")) == sorted(f"m{number}" for number in range(50))
     assert len(set(notes.values("pid"))) <= 2

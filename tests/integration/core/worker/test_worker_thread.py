@@ -134,10 +134,10 @@ class Crowd:
             self.inside -= 1
 
 
-def test_no_more_are_handled_or_claimed_at_once_than_there_are_slots() -> None:
+def test_without_prefetch_no_more_are_claimed_at_once_than_there_are_slots() -> None:
     queue, crowd = TestQueue(), Crowd()
     queue.push_ids(*(f"m{number}" for number in range(300)))
-    report = run_until_empty(Worker(queue, crowd, concurrency=4))
+    report = run_until_empty(Worker(queue, crowd, concurrency=4, prefetch=0))
     assert report.completed == 300
     assert crowd.most == 4
     assert queue.most_out <= 4

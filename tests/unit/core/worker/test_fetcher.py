@@ -243,33 +243,6 @@ def test_errors_are_not_mistaken_for_an_empty_queue(until_empty: bool) -> None:
     assert fetch(ground).id == "a"
 
 
-class LockThatIsTakenAtOnce:
-    """A lock whose next holder runs before its last holder runs on."""
-
-    def __init__(self, run_next: Callable[[], object]) -> None:
-        self._nexts = [run_next]
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        if self._nexts:
-            self._nexts.pop()()
-
-
-def test_the_next_leader_claims_nothing_for_a_slot_that_has_its_message(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Such a message would wait, leased, until a slot has finished its work."""
-    ground = Ground()
-    ground.push("a", "b", "c")
-    others: list[AnyMessage] = []
-    lock = LockThatIsTakenAtOnce(lambda: others.append(fetch(ground)))
-    monkeypatch.setattr(ground.fetcher, "_leader", lock)
-    assert {fetch(ground).id, *(message.id for message in others)} == {"a", "b"}
-    assert ground.queue.claim_limits == [1, 1]
-
-
 # -- runs that end by themselves
 
 

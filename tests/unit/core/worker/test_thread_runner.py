@@ -31,11 +31,18 @@ class Slots:
         )
         self._messages: list[AnyMessage] = []
 
-    def claim(self) -> None:
+    def claim(self, wait_seconds: float = 0.0) -> None:
+        """Claim a message, and start it after it has waited."""
         self.queue.push(AnyMessage())
         [message] = self.queue.poll()
         self._messages.append(message)
         self._in_flight.add([get_lease(message)])
+        self.clock.advance(wait_seconds)
+        self._in_flight.note_start(get_lease(message), self.clock.monotonic())
+
+    def wait_again(self) -> None:
+        """Treat the messages as if no slot had started them."""
+        self._in_flight.add([get_lease(message) for message in self._messages])
 
     def watch_after(self, seconds: float) -> float:
         self.clock.advance(seconds)
@@ -70,4 +77,19 @@ def test_without_a_time_limit_there_is_no_next_check() -> None:
     slots = Slots(timeout_seconds=None)
     slots.claim()
     assert slots.watch_after(500.0) == inf
+    assert slots.get_live() == [True]
+
+
+def test_the_time_limit_counts_from_the_start_of_the_work() -> None:
+    slots = Slots(timeout_seconds=10.0)
+    slots.claim(wait_seconds=8.0)
+    assert slots.watch_after(9.0) == pytest.approx(1.0)
+    assert slots.get_live() == [True]
+
+
+def test_a_message_that_waits_to_be_started_has_no_time_limit() -> None:
+    slots = Slots(timeout_seconds=10.0)
+    slots.claim()
+    slots.wait_again()
+    slots.watch_after(11.0)
     assert slots.get_live() == [True]

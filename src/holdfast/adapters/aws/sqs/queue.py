@@ -139,6 +139,8 @@ class SQSQueue(QueueManager[M]):
         # worked on in parallel. If they are received one by one, SQS itself holds back the
         # group's other messages.
         self._max_per_receive = 1 if self.fifo else MAX_BATCH_ENTRIES
+        # Claiming ahead would save no call, and hold back the groups of the claimed messages.
+        self.can_prefetch = not self.fifo
         # A receive counts from before the call, so its wait must leave most of the lease.
         self._max_poll_seconds = min(MAX_POLL_SECONDS, int(lease_seconds / 3))
         self.on_nack = on_nack

@@ -45,7 +45,7 @@ def test_a_worker_never_receives_more_than_it_has_free_slots() -> None:
         with lock:
             most = max(most, queue.stats().leased)
 
-    report = Worker(queue, handle, concurrency=3).run(until_empty=True)
+    report = Worker(queue, handle, concurrency=3, prefetch=0).run(until_empty=True)
     assert report.completed == 40
     assert held <= most <= 3
 
