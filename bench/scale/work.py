@@ -23,7 +23,7 @@ from holdfast.core.events import Events
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import RENEWED, Lease, Renewal, Unanswered
 from holdfast.core.lease.renewal_schedule import _EARLY_FRACTION
-from holdfast.core.worker.fetcher import _ERROR_BACKOFF
+from holdfast.core.worker.poller import _ERROR_BACKOFF
 from holdfast.core.worker.settle import _RETRY_BACKOFF
 
 _RECEIVE_TRIES = 4  # of `make_retrying_client`

@@ -178,7 +178,7 @@ def test_it_leaves_nothing_behind_when_it_is_interrupted(
     start: Start, scenario: str, number: signal.Signals
 ) -> None:
     demo = start(f"--act={scenario}", "--tasks=60", "--workers=3", "--files=30")
-    eventually(lambda: len(demo.processes()) > 6)  # workers, and handlers at work
+    eventually(lambda: len(demo.processes()) >= 4)  # workers, and handlers at work
     assert demo.process.stderr is not None
     address = re.findall(r"http://\S+", demo.process.stderr.readline())[0]
     shown = httpx.get(address).text

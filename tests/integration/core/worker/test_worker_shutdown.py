@@ -92,6 +92,7 @@ def test_a_message_claimed_too_late_is_also_given_back_with_coroutines() -> None
 
     with running(Worker(queue, handle, concurrency=3, isolation="async")) as run:
         queue.asked.wait(60)
+        eventually(lambda: "begun running" in queue.log)
         queue.push_ids("unstarted")
         run.worker.stop()
         eventually(lambda: queue.seen.of(WorkerStopping))

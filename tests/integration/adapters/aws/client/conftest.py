@@ -11,6 +11,15 @@ from support.aws.credentials import FIRST
 from support.http_server import LoopbackServer
 
 
+@pytest.fixture(scope="module", autouse=True)
+def sessions() -> Iterator[None]:
+    """Forget the sessions of other tests, which remember their credentials."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for sessions in ("_sessions", "_boto3_sessions"):
+            monkeypatch.setattr(clients, sessions, {})
+        yield
+
+
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give every client these credentials."""
