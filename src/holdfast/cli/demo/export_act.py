@@ -8,7 +8,7 @@ push ─▶ service 1 ─▶ a pool worker is killed ─▶ replaced; its files 
 import hashlib
 import os
 import signal
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
@@ -111,6 +111,7 @@ class ExportAct(Act):
         self._names = {file.task_id: file.key for file in self._files}
         self._jobs = self.resources.enter_context(open_jobs(self.store))
         self._workers: defaultdict[int, list[int]] = defaultdict(list)  # pids, by service
+        self._replaced: Counter[int] = Counter()  # pool workers, by service
         self._torn: set[str] = set()
         self._counted: frozenset[str] = frozenset()
         self._requests_before = 0
@@ -134,7 +135,7 @@ class ExportAct(Act):
         self._kill_worker_of(first)
         # The server holds one file half-way until the service is killed. So there is a
         # download to continue, and the job cannot end before.
-        self.wait_until(lambda: _count_replaced(first) and self._server.holding.is_set())
+        self.wait_until(lambda: self._replaced[first.number] and self._server.holding.is_set())
         self.wait_until(lambda: self._compute_share() >= _KILL_SERVICE_AFTER)
         self.kill(first, self._note_counted)
         second = self.start()
@@ -176,6 +177,8 @@ class ExportAct(Act):
         match event:
             case {"event": "pool_worker_started", "pid": pid}:
                 self._workers[process.number].append(pid)
+                if self._replaced[process.number] < process.counts["pool_worker_ended"]:
+                    self._replaced[process.number] += 1
             case {"event": "pool_worker_ended", "pid": pid}:
                 self._workers[process.number].remove(pid)
             case {"task_id": task}:
@@ -242,14 +245,10 @@ class ExportAct(Act):
             counted=self._counted,
             requests_before=self._requests_before,
             torn=self._torn,
-            workers=sum(_count_replaced(service) for service in self.started[:1]),
+            workers=sum(self._replaced[service.number] for service in self.started[:1]),
             services=sum(service.counts["job_resumed"] > 0 for service in self.started[1:]),
             acked=stats.completed == 1 and not (stats.ready or stats.leased or stats.failed),
         )
-
-
-def _count_replaced(service: DemoProcess) -> int:
-    return max(0, service.counts["pool_worker_started"] - POOL)
 
 
 def _count_continued(requests: Sequence[FileRequest]) -> int:
