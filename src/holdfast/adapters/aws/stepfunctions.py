@@ -1,4 +1,4 @@
-"""The three callbacks of Step Functions, over boto3.
+"""The three callbacks of Step Functions.
 
 A call is tried once. If a response were lost and botocore tried again, an accepted success
 would become TaskTimedOut, and the job would count as failed.
@@ -47,7 +47,7 @@ _NEVER_SENT = frozenset(
 
 
 class StepFunctionsCallbacks:
-    """Step Functions callbacks over one boto3 client, which all threads share.
+    """Step Functions callbacks over one client, which all threads share.
 
     It makes its own client unless the caller gives one. A given client must not retry by
     itself, and needs as many connections as threads call it.

@@ -66,7 +66,7 @@ class DynamoDBClient:
 
     @property
     def client(self) -> Any:
-        """Return the boto3 client and create it on first use."""
+        """Return the client and create it on first use."""
         with self._connecting:  # otherwise every thread would create its own client
             if self._client is None:
                 self._client = clients.make_retrying_client("dynamodb")

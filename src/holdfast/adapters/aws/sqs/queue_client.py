@@ -1,4 +1,4 @@
-"""Calls to one SQS queue: its boto3 clients, its URL, its attributes and its receipts."""
+"""Calls to one SQS queue: its clients, its URL, its attributes and its receipts."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -116,7 +116,7 @@ class QueueClient:
 
     @property
     def retrying_client(self) -> Any:
-        """The boto3 client for calls that may take their time."""
+        """The client for calls that may take their time."""
         return self._connect()[0]
 
     def _connect(self) -> tuple[Any, Any]:
