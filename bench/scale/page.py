@@ -172,7 +172,8 @@ def _write_model(results: Mapping[str, Any]) -> list[str]:
         *_table(("part", "how it is simulated"), rows),
         "",
         "Each message, turn, trigger, job, Fargate task and invocation is simulated by itself: "
-        f"{results['week']['events']:,} events. Not simulated are two turns of one customer at "
+        f"{results['week']['events']:,} events. Not simulated are claiming ahead, with "
+        "which a worker receives less often than here, two turns of one customer at "
         "the same time, FIFO queues, several regions, files that fail, and the second message "
         "of a job whose execution was retried.",
     ]

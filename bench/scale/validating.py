@@ -141,7 +141,7 @@ def _run_worker(
         if isinstance(event, Completed):
             done[event.message_id] += 1
 
-    worker = Worker(queue, handle, concurrency=SLOTS, events=Events(note))
+    worker = Worker(queue, handle, concurrency=SLOTS, prefetch=0, events=Events(note))
     thread = Thread(target=worker.run, daemon=True)
     thread.start()
     began = time.monotonic()
