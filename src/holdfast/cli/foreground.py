@@ -269,10 +269,14 @@ class ForegroundRunner(Generic[R]):
 def handle_signals(
     handler: Callable[[int, Any], object] | signal.Handlers, *numbers: signal.Signals
 ) -> Iterator[None]:
-    """Have these signals call the handler until the block is left."""
+    """Have these signals call the handler until the block is left.
+
+    A signal for which the handler has set another one keeps that one.
+    """
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
         for number, earlier in before.items():
-            signal.signal(number, earlier)
+            if signal.getsignal(number) == handler:
+                signal.signal(number, earlier)

@@ -26,6 +26,8 @@ from holdfast.cli.foreground import handle_signals
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.queue.message import QueueMessage
 
+# A closed terminal ends the demo as cleanly as Ctrl-C does.
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 POLL_SECONDS = 0.1
 ALL = 10**9  # more than any act has
 
@@ -139,8 +141,8 @@ class Act(ABC):
             return self.make_report()
 
     def _end_processes(self) -> None:
-        """End all processes. Ctrl-C is ignored, so that none is left behind."""
-        with handle_signals(signal.SIG_IGN, signal.SIGINT):
+        """End all processes. Signals are ignored, so that none is left behind."""
+        with handle_signals(signal.SIG_IGN, *END_SIGNALS):
             for process in self.started:
                 process.send_signal(signal.SIGTERM)
             for process in self.started:

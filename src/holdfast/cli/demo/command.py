@@ -16,7 +16,7 @@ import typer
 
 from holdfast.cli.arguments import AsJson
 from holdfast.cli.console import info, print_json
-from holdfast.cli.demo.act import Act, DemoSizes, QueueKind
+from holdfast.cli.demo.act import END_SIGNALS, Act, DemoSizes, QueueKind
 from holdfast.cli.demo.screen import DemoReport, DemoScreen
 from holdfast.cli.demo.web_console import show_in_browser
 from holdfast.cli.errors import ExitCode
@@ -48,10 +48,8 @@ def demo(
     """Kill workers, let a handler hang, and show that the totals still match."""
     acts = _choose_acts(act)
     reports: dict[str, DemoReport] = {}
-    # SIGTERM and a closed terminal end the demo cleanly, as Ctrl-C does.
-    ending = handle_signals(_interrupt, signal.SIGTERM, signal.SIGHUP)
     with (
-        ending,
+        handle_signals(_interrupt, *END_SIGNALS),
         _open_folder(keep, acts, queue) as folder,
         show_in_browser(_create_queues(acts, folder, queue), folder),
     ):
@@ -116,4 +114,7 @@ def _open_folder(keep: bool, acts: Mapping[str, type[Act]], queue: QueueKind) ->
 
 
 def _interrupt(number: int, frame: object) -> None:
+    """End the demo. Further signals are ignored until its processes and itself have ended."""
+    for ignored in END_SIGNALS:
+        signal.signal(ignored, signal.SIG_IGN)
     raise KeyboardInterrupt
