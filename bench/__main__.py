@@ -24,7 +24,7 @@ PAGES = {
         "sqlite_renew",
     ),
     "benchmarks-sqs.md": ("sqs", "sqs_long", "sqs_renew"),
-    "benchmarks-jobs.md": ("exports", "accounting", "orchestrator"),
+    "benchmarks-jobs.md": ("exports", "accounting", "orchestrator", "dynamodb"),
     "benchmarks-chat.md": ("chat",),
     "benchmarks-observability.md": ("telemetry", "console"),
 }

@@ -12,6 +12,7 @@ from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result, ratio, spread
 from holdfast.adapters.local.sqlite import SQLiteJobs
 from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskResult
+from holdfast.jobs.ports import JobStateRepository
 
 NAME = "accounting"
 TITLE = "Results of export tasks, counted durably"
@@ -59,7 +60,7 @@ def list_jobs(load: Load, path: Path, results: int) -> None:
     """Create as many jobs as the results need."""
     with SQLiteJobs(path / STORE, durability="process") as jobs:
         for number in range(-(-(results + WARM * load.batch) // load.tasks)):
-            _create_job(jobs, f"job-{number:06}", load.tasks)
+            create_job(jobs, f"job-{number:06}", load.tasks)
 
 
 def measure_results(load: Load, path: Path, results: int, max_seconds: float) -> float:
@@ -81,14 +82,15 @@ def measure_results(load: Load, path: Path, results: int, max_seconds: float) ->
 def _make_batches(jobs: SQLiteJobs, load: Load) -> Iterator[tuple[str, Sequence[TaskResult]]]:
     """Yield batches in the order of the tasks' ids, as the dispatcher does, or shuffled."""
     for job in jobs.find_by_status(JobStatus.DOWNLOADING):
-        results_of_job = _make_results(jobs, job.job_id)
+        results_of_job = make_results(jobs, job.job_id)
         if load.shuffled:
             Random(1).shuffle(results_of_job)
         for at in range(0, len(results_of_job) - load.batch + 1, load.batch):
             yield job.job_id, results_of_job[at : at + load.batch]
 
 
-def _create_job(jobs: SQLiteJobs, job_id: str, count: int) -> None:
+def create_job(jobs: JobStateRepository, job_id: str, count: int) -> None:
+    """Create a job with `count` tasks."""
     jobs.save(ExportJob.create(job_id, "export", "user", task_token="token" * 100, now=1.0))
     jobs.add_tasks(
         job_id,
@@ -107,7 +109,8 @@ def _create_job(jobs: SQLiteJobs, job_id: str, count: int) -> None:
     jobs.update_job_status(job_id, JobStatus.DOWNLOADING)
 
 
-def _make_results(jobs: SQLiteJobs, job_id: str) -> list[TaskResult]:
+def make_results(jobs: JobStateRepository, job_id: str) -> list[TaskResult]:
+    """Return a success for each task of a job, in the order of the tasks' ids."""
     listed = jobs.tasks(job_id, limit=max(SIZES))
     return [TaskResult(job_id, task.task_id, True, 1_000_000) for task in listed]
 

@@ -31,7 +31,7 @@ from holdfast.conversations.staging import Stager
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import get_lease
-from holdfast.core.worker.context import LeaseContext
+from holdfast.core.worker.context import Context
 from holdfast.core.worker.outcome import Done
 
 NAME = "chat"
@@ -119,7 +119,7 @@ class Chat:
     def answer(self) -> None:
         """Handle the next trigger and ack it."""
         [trigger] = self.queue.poll(wait_seconds=10.0)
-        ctx = LeaseContext(self.queue, trigger, get_lease(trigger), Event(), self.queue.clock)
+        ctx = Context(self.queue, trigger, get_lease(trigger), Event(), self.queue.clock)
         assert self.processor(trigger, ctx) == Done()
         self.queue.ack(trigger)
 

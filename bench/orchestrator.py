@@ -1,11 +1,12 @@
 """orchestrator: send the heartbeats of 10,000 jobs from one process."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from time import sleep
 from typing import Any
 
+from bench.aws_clients import BOTO3, LEAN, make_client
 from bench.figures import MIB, cpu_seconds, memory_bytes
 from bench.orchestrator_server import ANSWER_SECONDS, serving
 from bench.session import Session, in_fresh_process
@@ -18,8 +19,11 @@ from holdfast.jobs.ports import StepFunctions
 
 NAME = "orchestrator"
 TITLE = "10,000 jobs kept alive at Step Functions"
-OVER_HTTP = "boto3, a server at the loopback"
 ENGINE = "no network: the engine alone"
+THREADS = 32  # that send, the default
+BURSTS = {LEAN: 3, BOTO3: 1, ENGINE: 1}  # times that all heartbeats are due at once
+MAX_SECONDS_AT_ONCE = 8.0  # for 10,000 jobs
+MAX_LATE_PERCENT = 2.0  # of the interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Kept:
     late_p50: float  # seconds
     late_p99: float
     cpu_each: float  # seconds
-    at_once: float  # seconds to send all heartbeats if all are due
+    at_once: float  # seconds to send all heartbeats if all are due, the median of the bursts
     memory: int  # bytes above idle
 
 
@@ -42,9 +46,9 @@ def run(session: Session) -> Result:
     jobs, interval = session.size(10_000, 1_000), float(session.size(30, 3))
     measured: dict[str, Kept] = {}
     with serving() as endpoint:
-        for way in session.interleaved(TITLE, [OVER_HTTP, ENGINE], rounds=1):
-            url = endpoint if way == OVER_HTTP else None
-            measured[way] = in_fresh_process(keep, url, jobs, interval)
+        # One round takes five minutes, because lateness is counted over whole intervals.
+        for way in session.interleaved(TITLE, list(BURSTS), rounds=1):
+            measured[way] = in_fresh_process(keep, way, endpoint, jobs, interval)
     return _result(measured)
 
 
@@ -101,9 +105,9 @@ class Noted:
     send_task_success = send_task_failure = None
 
 
-def keep(url: str | None, jobs: int, interval: float) -> Kept:
+def keep(way: str, url: str, jobs: int, interval: float) -> Kept:
     """Send heartbeats and return the figures."""
-    shelf, noted = Shelf(jobs), Noted(_over_http(url) if url else Prompt())
+    shelf, noted = Shelf(jobs), Noted(Prompt() if way == ENGINE else _over_http(way, url))
     idle = memory_bytes()
     step_functions: StepFunctions = noted  # type: ignore[assignment]
     rhythm = HeartbeatTiming(interval, SYSTEM_CLOCK.monotonic())
@@ -111,6 +115,7 @@ def keep(url: str | None, jobs: int, interval: float) -> Kept:
         shelf,
         step_functions,
         interval_seconds=interval,
+        concurrency=THREADS,
         token_closed=lambda job, code: None,
     )
     orchestrator.start()
@@ -121,9 +126,7 @@ def keep(url: str | None, jobs: int, interval: float) -> Kept:
     used = (cpu_seconds() - used) / max(1, len(noted.begun))
     late = sorted(_lateness(rhythm, job_id, at) for job_id, at in noted.begun)
     beats, memory = len(noted.begun), memory_bytes() - idle
-    began = SYSTEM_CLOCK.monotonic()
-    assert orchestrator.trigger_heartbeat() == jobs
-    at_once = SYSTEM_CLOCK.monotonic() - began
+    at_once = median(_send_all(orchestrator, jobs) for _ in range(BURSTS[way]))
     orchestrator.stop()
     p50, p99 = late[len(late) // 2], late[len(late) * 99 // 100]
     return Kept(beats, noted.failed, jobs, interval, p50, p99, used, at_once, memory)
@@ -134,21 +137,26 @@ def _lateness(rhythm: HeartbeatTiming, job_id: str, at: float) -> float:
     return at - (rhythm.compute_next_at(place, at) - rhythm.interval_seconds)
 
 
-def _over_http(url: str) -> Any:
+def _send_all(orchestrator: HeartbeatOrchestrator, jobs: int) -> float:
+    began = SYSTEM_CLOCK.monotonic()
+    assert orchestrator.trigger_heartbeat() == jobs
+    return SYSTEM_CLOCK.monotonic() - began
+
+
+def _over_http(client: str, url: str) -> Any:
     from holdfast.adapters.aws.clients import make_fail_fast_client
     from holdfast.adapters.aws.stepfunctions import StepFunctionsCallbacks
 
-    os.environ["NO_PROXY"] = "127.0.0.1"
-    where = {"endpoint_url": url, "region_name": "us-east-1"}
-    keys = {"aws_access_key_id": "bench", "aws_secret_access_key": "bench"}
-    return StepFunctionsCallbacks(make_fail_fast_client("stepfunctions", 60.0, **where, **keys))
+    return StepFunctionsCallbacks(
+        make_client(client, url, lambda: make_fail_fast_client("stepfunctions", 60.0))
+    )
 
 
 # -- the report
 
 
 def _result(measured: Mapping[str, Kept]) -> Result:
-    http = measured[OVER_HTTP]
+    http = measured[LEAN]
     return Result(
         name=NAME,
         title=TITLE,
@@ -165,16 +173,17 @@ def _result(measured: Mapping[str, Kept]) -> Result:
         rows=[_row(way, kept) for way, kept in measured.items()],
         bars=[
             Bar(
-                "all jobs beaten within half an interval, all being due at once",
+                f"{http.jobs:,} beats that are due at once, through HTTP, within "
+                f"{_max_seconds_at_once(http):g} s",
                 http.at_once,
-                http.interval / 2,
+                _max_seconds_at_once(http),
                 "s",
                 at_least=False,
             ),
             Bar(
-                "beats late by less than 5 % of the interval (p99)",
+                f"beats late by less than {MAX_LATE_PERCENT:g} % of the interval (p99)",
                 http.late_p99 / http.interval * 100,
-                5.0,
+                MAX_LATE_PERCENT,
                 "%",
                 at_least=False,
             ),
@@ -194,11 +203,20 @@ def _result(measured: Mapping[str, Kept]) -> Result:
         ],
         notes=(
             f"One beat per job every {http.interval:g} s; each is answered after "
-            f"{ANSWER_SECONDS * 1000:g} ms. Lateness is counted from the job's place in the "
+            f"{ANSWER_SECONDS * 1000:g} ms, by a server at the loopback unless there is no "
+            "network. Lateness is counted from the job's place in the "
             "interval to the begin of the call, over two intervals. CPU of the beating process "
             "alone, the listing of the jobs included.",
+            f"{THREADS} threads send, so {http.jobs:,} answers of "
+            f"{ANSWER_SECONDS * 1000:g} ms take at least "
+            f"{http.jobs * ANSWER_SECONDS / THREADS:.2f} s. All at once is the median "
+            f"of {BURSTS[LEAN]} times with the lean client, and one time with the others.",
         ),
     )
+
+
+def _max_seconds_at_once(kept: Kept) -> float:
+    return MAX_SECONDS_AT_ONCE * kept.jobs / 10_000
 
 
 def _row(way: str, kept: Kept) -> Sequence[str]:

@@ -3,7 +3,7 @@
 import asyncio
 import multiprocessing
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
@@ -59,11 +59,11 @@ async def _serve(answer: Connection) -> None:
 
 
 @contextmanager
-def serving() -> Iterator[str]:
-    """Run the server until the block is left, and yield its address."""
+def serving(target: Callable[[Connection], None] = serve) -> Iterator[str]:
+    """Run a server until the block is left, and yield its address."""
     spawn = multiprocessing.get_context("spawn")
     receiver, sender = spawn.Pipe(duplex=False)
-    server = spawn.Process(target=serve, args=(sender,), daemon=True)
+    server = spawn.Process(target=target, args=(sender,), daemon=True)
     server.start()
     try:
         assert receiver.poll(60), "the server did not start"

@@ -128,11 +128,11 @@ def _failed(status: int, answer: bytes) -> int:
     return len(json.loads(answer or b"{}").get("Failed", ()))
 
 
-def serve(answer: Connection) -> None:
+def serve(answer: Connection, services: str = "sqs") -> None:
     """Send the address, then serve until killed."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=128)
     port = listening.getsockname()[1]
-    os.environ.update(GATEWAY_PORT=str(port), SERVICES="sqs", LOG_LEVEL="ERROR")
+    os.environ.update(GATEWAY_PORT=str(port), SERVICES=services, LOG_LEVEL="ERROR")
     import asyncio
 
     from hypercorn.asyncio import serve as run
