@@ -119,6 +119,8 @@ def keep(way: str, url: str, jobs: int, interval: float) -> Kept:
         token_closed=lambda job, code: None,
     )
     orchestrator.start()
+    for job in shelf.find_by_status(JobStatus.DOWNLOADING):
+        orchestrator.beat_now(job)
     sleep(interval * 0.98)  # the first heartbeats create connections and threads
     noted.begun.clear()
     used = cpu_seconds()
