@@ -79,7 +79,9 @@ def measure_results(load: Load, path: Path, results: int, max_seconds: float) ->
     return count / (at - began)
 
 
-def _make_batches(jobs: SQLiteJobs, load: Load) -> Iterator[tuple[str, Sequence[TaskResult]]]:
+def _make_batches(
+    jobs: JobStateRepository, load: Load
+) -> Iterator[tuple[str, Sequence[TaskResult]]]:
     """Yield batches in the order of the tasks' ids, as the dispatcher does, or shuffled."""
     for job in jobs.find_by_status(JobStatus.DOWNLOADING):
         results_of_job = make_results(jobs, job.job_id)

@@ -205,9 +205,10 @@ def _result(measured: Mapping[str, Kept]) -> Result:
         ],
         notes=(
             f"One beat per job every {http.interval:g} s; each is answered after "
-            f"{ANSWER_SECONDS * 1000:g} ms. The clients call a server at the loopback. Lateness "
-            "is counted from the job's place in the interval to the begin of the call, over two "
-            "intervals. CPU of the beating process alone, the listing of the jobs included.",
+            f"{ANSWER_SECONDS * 1000:g} ms. The clients call a server at the loopback. "
+            "Lateness is counted from the job's place in the interval to the begin of the "
+            "call, over two intervals. CPU of the beating process alone, the listing of the "
+            "jobs included.",
             f"{THREADS} threads send, so {http.jobs:,} answers of "
             f"{ANSWER_SECONDS * 1000:g} ms take at least "
             f"{http.jobs * ANSWER_SECONDS / THREADS:.2f} s. All at once is the median "
