@@ -26,7 +26,7 @@ TITLE = "What the worker adds, with an empty handler"
 # or its database.
 WARM_UP = 500
 # Four threads and one are equally fast, so their ratio shows the noise of the machine.
-ROUNDS = 3  # times those of the session
+ROUNDS = 2  # times those of the session
 MIN_RATIO = 0.97
 
 
