@@ -6,7 +6,11 @@ from typing import Any
 
 from bench.verdict import Chart
 
-HOLDFAST = {"Holdfast": "#0b6e4f", "Holdfast SQLite": "#3aa981"}
+HOLDFAST = {
+    "Holdfast": "#0b6e4f",
+    "Holdfast SQLite": "#3aa981",
+    "Holdfast, 1 thread": "#3aa981",
+}
 OTHERS = ("#8d99ae", "#adb5bd", "#6c757d", "#ced4da", "#495057", "#a5a58d", "#b7b7a4")
 
 

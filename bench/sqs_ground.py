@@ -54,7 +54,11 @@ class Place:
 
     def figures(self) -> Figures:
         """Return the server's figures."""
-        return _control(self.endpoint, "GET")
+        return _control(f"{self.endpoint}{CONTROL}", "GET")
+
+    def watch(self, process: int) -> None:
+        """Let the server measure the CPU time of a worker."""
+        _control(f"{self.endpoint}{CONTROL}?{process}", "PUT")
 
     def await_sent(self, count: int) -> None:
         """Wait for producers that send in the background."""
@@ -77,7 +81,7 @@ class Ground:
         client = place.client()
         attributes = {"VisibilityTimeout": str(visibility_seconds)}
         client.create_queue(QueueName=place.queue, Attributes=attributes)
-        _control(self._endpoint, "DELETE")
+        _control(f"{self._endpoint}{CONTROL}", "DELETE")
         try:
             yield place
         finally:
@@ -136,6 +140,6 @@ def wait_until_drained(place: Place, count: int, wait_timeout_seconds: float) ->
     return figures
 
 
-def _control(endpoint: str, method: str) -> Figures:
-    with urlopen(Request(f"{endpoint}{CONTROL}", method=method), timeout=30) as answer:
+def _control(url: str, method: str) -> Figures:
+    with urlopen(Request(url, method=method), timeout=30) as answer:
         return Figures(**json.load(answer))

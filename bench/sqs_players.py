@@ -1,4 +1,4 @@
-"""The players that drain an SQS queue: Holdfast, the bare calls, and three peers.
+"""The players that drain an SQS queue: Holdfast, a bare boto3 loop, and three peers.
 
 Each is driven by its public API, in processes of its own, with the same concurrency and
 the same payload, in the configuration its documentation recommends for throughput.
@@ -65,10 +65,11 @@ def fill(name: str, place: Place, count: int) -> None:
 
 
 def work(name: str, place: Place, job: Job) -> None:
-    """Work on the queue until killed."""
+    """Work on the queue until killed, watched by the server."""
     player = player_named(name)
-    if player not in (HOLDFAST, BARE):
+    if player in (*PEERS, TASKIQ_BEATING):
         _hush()
+    place.watch(os.getpid())
     player.work(place, job)
 
 
@@ -97,16 +98,20 @@ def _holdfast_fill(place: Place, count: int) -> None:
     _queue(place).push_many([task(number) for number in range(count)])
 
 
-def _holdfast_work(place: Place, job: Job) -> None:
+def _holdfast_work(place: Place, job: Job, concurrency: int = CONCURRENCY) -> None:
     from holdfast.core.worker.worker import Worker
 
     def handle(message: BenchTask) -> None:
         job.do(message.id)
 
-    Worker(_queue(place), handle, concurrency=CONCURRENCY, isolation="thread").run()
+    Worker(_queue(place), handle, concurrency=concurrency, isolation="thread").run()
 
 
-# -- the bare calls
+def _holdfast_work_with_one_thread(place: Place, job: Job) -> None:
+    _holdfast_work(place, job, 1)
+
+
+# -- the bare boto3 loop
 
 
 def _bare_fill(place: Place, count: int) -> None:
@@ -285,8 +290,17 @@ def _taskiq_work_with_heartbeat(place: Place, job: Job) -> None:
 
 
 HOLDFAST = Player("Holdfast", _holdfast_fill, _holdfast_work, "Worker, 10 threads")
+HOLDFAST_ONE = Player(
+    "Holdfast, 1 thread",
+    _holdfast_fill,
+    _holdfast_work_with_one_thread,
+    "Worker, concurrency=1",
+)
 BARE = Player(
-    "bare boto3 calls", _bare_fill, _bare_work, "receive(10) and delete_message_batch(10)"
+    "bare boto3 loop",
+    _bare_fill,
+    _bare_work,
+    "receive_message(10) and delete_message_batch(10), one after the other in one thread",
 )
 CELERY = Player(
     "celery on SQS",
@@ -312,4 +326,4 @@ TASKIQ_BEATING = Player(
     f"{TASKIQ.setup}, enable_heartbeat",
 )
 PEERS = (CELERY, DRAMATIQ, TASKIQ)
-PLAYERS = (HOLDFAST, BARE, *PEERS, TASKIQ_BEATING)
+PLAYERS = (HOLDFAST, HOLDFAST_ONE, BARE, *PEERS, TASKIQ_BEATING)
