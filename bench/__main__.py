@@ -23,7 +23,7 @@ PAGES = {
         "sqlite_power",
         "sqlite_renew",
     ),
-    "benchmarks-sqs.md": ("sqs", "sqs_long", "sqs_renew"),
+    "benchmarks-sqs.md": ("sqs", "sqs_long", "sqs_renew", "cold_start"),
     "benchmarks-jobs.md": ("exports", "accounting", "orchestrator", "dynamodb"),
     "benchmarks-chat.md": ("chat",),
     "benchmarks-observability.md": ("telemetry", "console"),
