@@ -156,7 +156,8 @@ def _result(measured: Measured) -> Result:
         notes=(
             f"Median of {len(measured[BOTO3])} interleaved rounds, each in a new process with "
             "compiled modules, from the first import to the first response of SQS. The start "
-            "of the interpreter is not in it. The server is on this machine and has no TLS.",
+            "of the interpreter is not in it. The server is on this machine and has no TLS, "
+            "for which either client would also load its certificates.",
             "boto3 makes a client and receives from an empty queue. SQSHeartbeat, for a "
             "handler that has its message already, reads the visibility timeout, starts and "
             "stops. "
