@@ -162,9 +162,9 @@ def _result(measured: Measured) -> Result:
             "handler that has its message already, reads the visibility timeout, starts and "
             "stops. "
             "SQSQueue has one message class and polls the empty queue.",
-            "As in Lambda: credentials and region are in variables, and there is no "
-            "configuration file. Holdfast then reads them itself. With a profile, botocore "
-            "finds them, and importing it takes most of the time.",
+            "As in Lambda: credentials and region are in variables, without a configuration "
+            "file. Holdfast then reads them itself. With a profile, botocore finds them, and "
+            "importing it takes most of the time.",
         ),
     )
 
