@@ -160,8 +160,7 @@ def _result(measured: Measured) -> Result:
             "for which either client would also load its certificates.",
             "boto3 makes a client and receives from an empty queue. SQSHeartbeat, for a "
             "handler that has its message already, reads the visibility timeout, starts and "
-            "stops. "
-            "SQSQueue has one message class and polls the empty queue.",
+            "stops. SQSQueue has one message class and polls the empty queue.",
             "As in Lambda: credentials and region are in variables, without a configuration "
             "file. Holdfast then reads them itself. With a profile, botocore finds them, and "
             "importing it takes most of the time.",
