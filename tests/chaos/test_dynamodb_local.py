@@ -7,10 +7,8 @@ what conditions, transactions, indexes and errors mean.
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
-import boto3
 import pytest
 import test_conversations_dynamodb
 import test_dynamodb_jobs
@@ -21,7 +19,7 @@ from holdfast.testing.contracts.conversations.contract import ConversationStoreC
 from holdfast.testing.contracts.conversations.support import OpenStore
 from holdfast.testing.contracts.jobs.contract import JobStoreContract
 from holdfast.testing.contracts.jobs.support import OpenRepository
-from support.aws.lean import make_lean_client
+from support.aws.client_kinds import KINDS, make_server_client
 
 pytestmark = [
     pytest.mark.chaos,
@@ -35,21 +33,17 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
+def url() -> Iterator[str]:
     with ExitStack() as stack:
         try:
-            server = stack.enter_context(dynamodb_local.run_server())
+            yield stack.enter_context(dynamodb_local.run_server()).url
         except NamespaceUnavailable as error:
             pytest.skip(str(error))
-        make_boto3_client = partial(
-            boto3.client,
-            "dynamodb",
-            endpoint_url=server.url,
-            region_name="us-east-1",
-            aws_access_key_id="local",
-            aws_secret_access_key="local",
-        )
-        yield make_lean_client("dynamodb", server.url, make_boto3_client, access_key="local")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def client(request: pytest.FixtureRequest, url: str) -> Any:
+    return make_server_client(request.param, "dynamodb", url)
 
 
 class TestJobsOnDynamoDBLocal(JobStoreContract):

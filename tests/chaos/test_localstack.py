@@ -3,11 +3,9 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from itertools import count
 from typing import Any
 
-import boto3
 import pytest
 import test_sqs_queue
 
@@ -25,7 +23,7 @@ from holdfast.testing.contracts.queue.schemas import SchemaPromises
 from holdfast.testing.contracts.queue.settling import SettlePromises
 from holdfast.testing.contracts.queue.stale_holders import StaleHolderPromises
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
-from support.aws.lean import make_lean_client
+from support.aws.client_kinds import KINDS, make_server_client
 
 pytestmark = [
     pytest.mark.chaos,
@@ -50,17 +48,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Adva
             pytest.skip(str(error))
 
 
-@pytest.fixture(scope="module")
-def client(server: tuple[str, Advance]) -> Any:
-    make_boto3_client = partial(
-        boto3.client,
-        "sqs",
-        endpoint_url=server[0],
-        region_name="us-east-1",
-        aws_access_key_id="test",
-        aws_secret_access_key="test",
-    )
-    return make_lean_client("sqs", server[0], make_boto3_client, access_key="test")
+@pytest.fixture(scope="module", params=KINDS)
+def client(request: pytest.FixtureRequest, server: tuple[str, Advance]) -> Any:
+    return make_server_client(request.param, "sqs", server[0])
 
 
 class SharedClock(ManualClock):

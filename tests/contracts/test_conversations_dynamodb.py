@@ -1,8 +1,8 @@
 """The conversation contract for DynamoDBConversations.
 
-On ministack, over HTTP with the lean client, where each call is one step, so that crowds can
-meet. The tests of its own are on moto with boto3 (tests/integration/adapters/aws/dynamodb). A
-fault of one server or client should not be a fault of the other.
+On ministack, over HTTP with both clients. There each call is one step, so that crowds can meet.
+The tests of its own are on moto with boto3 (tests/integration/adapters/aws/dynamodb). A fault of
+one server should not be a fault of the other.
 """
 
 from itertools import count
@@ -15,6 +15,7 @@ from holdfast.adapters.aws.dynamodb.chat.tables import define_tables, tables_fro
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.conversations.contract import ConversationStoreContract
 from holdfast.testing.contracts.conversations.support import OpenStore
+from support.aws.client_kinds import KINDS, make_server_client
 
 if TYPE_CHECKING:
     from support.ministack_server import Ministack
@@ -36,9 +37,9 @@ def store_of(client: Any) -> OpenStore:
     return open_one
 
 
-@pytest.fixture(scope="module")
-def over_http(ministack: "Ministack") -> Any:
-    return ministack.lean_client("dynamodb")
+@pytest.fixture(scope="module", params=KINDS)
+def over_http(request: pytest.FixtureRequest, ministack: "Ministack") -> Any:
+    return make_server_client(request.param, "dynamodb", ministack.url)
 
 
 class TestDynamoDBConversations(ConversationStoreContract):

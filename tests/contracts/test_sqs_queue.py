@@ -1,6 +1,6 @@
 """SQSQueue keeps the queue contract, on the simulator that ships in holdfast.testing.
 
-Once it is called over HTTP by the lean client; otherwise without a network, by a client that
+Both clients call it over HTTP. Its variants are called without a network, by a client that
 behaves as boto3's.
 """
 
@@ -17,7 +17,7 @@ from holdfast.testing import ManualClock, SimulatedSqs
 from holdfast.testing.contracts.queue.contract import QueueContract
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
 from holdfast.testing.sqs.receiving import StaleHandles
-from support.aws.lean import make_lean_client
+from support.aws.client_kinds import KINDS, make_server_client
 from support.aws.sqs_over_http import SqsOverHttp
 from support.http_server import LoopbackServer
 
@@ -83,15 +83,25 @@ def _make_opener(client: Any, name: str, clock: ManualClock, **more: Any) -> Mak
     return open_queue
 
 
-class TestSQSQueueWithTheLeanClient(TestSQSQueue):
+class TestSQSQueueOverHttp(TestSQSQueue):
     @pytest.fixture
-    def client(self, sqs: SimulatedSqs) -> Iterator[Any]:
-        with LoopbackServer() as server:
-            service = SqsOverHttp(sqs)
-            server.on("/", lambda ask, wire: service(ask)(ask, wire))
-            client = make_lean_client("sqs", server.url(""), sqs.client)
-            yield client
-            client.close()
+    def client(self, http_client: Any, server: LoopbackServer, sqs: SimulatedSqs) -> Any:
+        service = SqsOverHttp(sqs)
+        server.on("/", lambda ask, wire: service(ask)(ask, wire))
+        return http_client
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LoopbackServer]:
+    with LoopbackServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def http_client(request: pytest.FixtureRequest, server: LoopbackServer) -> Iterator[Any]:
+    client = make_server_client(request.param, "sqs", server.url(""))
+    yield client
+    client.close()
 
 
 class TestSQSQueueWhereStaleHandlesWork(TestSQSQueue):

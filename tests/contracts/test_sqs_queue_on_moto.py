@@ -1,16 +1,14 @@
 """The same promises on moto, an independent implementation, to confirm the simulator.
 
-The lean client calls it over HTTP; tests/contracts/test_sqs_semantics.py calls it with boto3.
+Both clients call it over HTTP.
 moto uses the system's time, which is moved together with the test's clock. Tests with many
 threads are omitted, because moto is not thread-safe.
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import count
 from typing import Any
 
-import boto3
 import pytest
 import time_machine
 
@@ -23,7 +21,7 @@ from holdfast.testing.contracts.queue.schemas import SchemaPromises
 from holdfast.testing.contracts.queue.settling import SettlePromises
 from holdfast.testing.contracts.queue.stale_holders import StaleHolderPromises
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
-from support.aws.lean import make_lean_client
+from support.aws.client_kinds import KINDS, make_server_client
 from support.aws.moto_over_http import make_moto_route
 from support.http_server import LoopbackServer
 
@@ -50,25 +48,13 @@ def clock() -> Iterator[ManualClock]:
         yield TravellingClock(traveller)
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
+@pytest.fixture(scope="module", params=KINDS)
+def client(request: pytest.FixtureRequest) -> Iterator[Any]:
     with LoopbackServer() as server:
         server.on("/", make_moto_route("sqs"))
-        client = make_lean_client(
-            "sqs", server.url(""), partial(make_boto3_client, server.url(""))
-        )
+        client = make_server_client(request.param, "sqs", server.url(""))
         yield client
         client.close()
-
-
-def make_boto3_client(url: str) -> Any:
-    return boto3.client(
-        "sqs",
-        endpoint_url=url,
-        region_name="us-east-1",
-        aws_access_key_id="testing",
-        aws_secret_access_key="testing",
-    )
 
 
 @pytest.fixture

@@ -22,15 +22,12 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 
-from support.aws.lean import make_lean_client
+from support.aws.client_kinds import make_server_client
 
 REGION, ACCOUNT = "us-east-1", "000000000000"
 _START_SECONDS = 60
@@ -57,18 +54,7 @@ class Ministack:
 
     def client(self, service: str) -> Any:
         """Make a boto3 client for this server."""
-        return boto3.client(
-            service,
-            endpoint_url=self.url,
-            region_name=REGION,
-            aws_access_key_id=ACCOUNT,
-            aws_secret_access_key="test",
-            config=Config(connect_timeout=10, read_timeout=60),
-        )
-
-    def lean_client(self, service: str) -> Any:
-        """Make Holdfast's own client for this server."""
-        return make_lean_client(service, self.url, partial(self.client, service))
+        return make_server_client("boto3", service, self.url, access_key=ACCOUNT)
 
 
 @pytest.fixture(scope="session")

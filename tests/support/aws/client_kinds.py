@@ -1,19 +1,48 @@
-"""Make the clients under test as Holdfast itself makes them, of boto3's kind and of its own."""
+"""Make the clients under test, of boto3's kind and of Holdfast's own."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
+
+import boto3
+from botocore.config import Config
 
 from holdfast.adapters.aws import clients
 from holdfast.adapters.aws.json_client.client import JsonClient
+from support.aws.lean import make_lean_client
 from support.http_server import LoopbackServer
 
 KINDS = ("boto3", "lean")
 
 
+def make_server_client(
+    kind: str, service: str, url: str, *, access_key: str = "000000000000"
+) -> Any:
+    """Make a client of one kind for the server at `url`, whatever the environment says.
+
+    The lean one leaves the calls that it lacks to the other.
+    """
+    make_boto3_client = partial(
+        boto3.client,
+        service,
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id=access_key,
+        aws_secret_access_key="test",
+        config=Config(connect_timeout=10, read_timeout=60, max_pool_connections=32),
+    )
+    if kind == "boto3":
+        return make_boto3_client()
+    return make_lean_client(service, url, make_boto3_client, access_key=access_key)
+
+
 class ClientMaker:
-    """Makes clients of one kind that call a server, unless a call names another address."""
+    """Makes clients of one kind, as Holdfast makes them.
+
+    They call the server, unless a call names another address.
+    """
 
     def __init__(self, kind: str, server: LoopbackServer) -> None:
         self.kind = kind
