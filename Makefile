@@ -121,7 +121,8 @@ $(VENV)/.ready-browser: | $(BIN)/python
 	@touch $@
 
 chaos: $(VENV)/.ready-dev $(VENV)/.ready-dynamodb $(VENV)/.ready-localstack
-	HOLDFAST_CHAOS_SECONDS=$${HOLDFAST_CHAOS_SECONDS:-120} $(BIN)/python -m pytest tests/chaos -s
+	HOLDFAST_CHAOS_SECONDS=$${HOLDFAST_CHAOS_SECONDS:-120} $(BIN)/python -m pytest -s tests/chaos \
+	  tests/contracts/test_dynamodb_jobs.py tests/contracts/test_sqs_queue_on_moto.py
 
 # What exports are measured against. Without the right to install them the bench goes on and
 # says what is missing.

@@ -1,8 +1,8 @@
 """The conversation contract for DynamoDBConversations.
 
 On ministack, over HTTP with both clients. There each call is one step, so that crowds can meet.
-The tests of its own are on moto with boto3 (tests/integration/adapters/aws/dynamodb). A fault of
-one server should not be a fault of the other.
+The tests of its own are on moto with boto3 (tests/integration/adapters/aws/dynamodb). A fault
+of one server should not be a fault of the other.
 """
 
 from itertools import count
@@ -43,7 +43,7 @@ def over_http(request: pytest.FixtureRequest, ministack: "Ministack") -> Any:
 
 
 class TestDynamoDBConversations(ConversationStoreContract):
-    examples = 5  # twenty-five on DynamoDB Local, under `make chaos`
+    examples = 3  # twenty-five on DynamoDB Local, under `make chaos`
     steps = 20  # each makes eight calls over HTTP
     many = 120
 

@@ -1,9 +1,10 @@
 """DynamoDBJobs keeps the promises of a job store, on two independent servers.
 
-All promises are tested on ministack, over HTTP with both clients. There each call is one step,
-so that many threads can conflict. Those of the outcome are also tested on moto, in this process
-with boto3, like tests/integration/adapters/aws/dynamodb. A fault of one server should not be a
-fault of the other. moto is not thread-safe, and slow with many rows.
+All promises are tested on ministack, over HTTP with the lean client, under `make chaos` with
+both. There each call is one step, so that many threads can conflict. Those of the outcome are
+also tested on moto, in this process with boto3, like tests/integration/adapters/aws/dynamodb. A
+fault of one server or client should not be a fault of the other. moto is not thread-safe, and
+slow with many rows.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from holdfast.testing.contracts.jobs.contract import JobStoreContract
 from holdfast.testing.contracts.jobs.outcomes import OutcomePromises
 from holdfast.testing.contracts.jobs.sealing import SealPromises
 from holdfast.testing.contracts.jobs.support import OpenRepository
-from support.aws.client_kinds import KINDS, make_server_client
+from support.aws.client_kinds import KINDS_IF_CHAOS, make_server_client
 from support.dynamodb.service import start_service
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def make_opener(client: Any) -> OpenRepository:
     return open_store
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=KINDS_IF_CHAOS)
 def http_client(request: pytest.FixtureRequest, ministack: "Ministack") -> Any:
     return make_server_client(request.param, "dynamodb", ministack.url)
 

@@ -84,6 +84,8 @@ def _make_opener(client: Any, name: str, clock: ManualClock, **more: Any) -> Mak
 
 
 class TestSQSQueueOverHttp(TestSQSQueue):
+    messages = 80  # each takes several calls over HTTP
+
     @pytest.fixture
     def client(self, http_client: Any, server: LoopbackServer, sqs: SimulatedSqs) -> Any:
         service = SqsOverHttp(sqs)

@@ -1,4 +1,16 @@
-"""Make the clients under test, of boto3's kind and of Holdfast's own."""
+"""Make the clients under test, of boto3's kind and of Holdfast's own.
+
+Every contract suite passes with both. `make test` runs those in brackets with one only:
+
+    queue          simulator in this process (a client like boto3's), and over HTTP with both
+                   moto over HTTP (lean)       LocalStack, under `make chaos`, with both
+    jobs           ministack (lean)            DynamoDB Local, under `make chaos`, with both
+                   moto in this process: outcomes, with boto3
+    conversations  ministack with both         DynamoDB Local, under `make chaos`, with both
+    callbacks      a loopback server with both
+
+`make chaos` also runs those in brackets, with both.
+"""
 
 import os
 from collections.abc import Iterator
@@ -15,6 +27,8 @@ from support.aws.lean import make_lean_client
 from support.http_server import LoopbackServer
 
 KINDS = ("boto3", "lean")
+# For suites that repeat what another server proves, so that they do not double `make test`.
+KINDS_IF_CHAOS = KINDS if "HOLDFAST_CHAOS_SECONDS" in os.environ else ("lean",)
 
 
 def make_server_client(

@@ -5,16 +5,16 @@ import logging
 import socket
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.adapters.aws.clients import CLIENT_VARIABLE, make_fail_fast_client
+from holdfast.adapters.aws.json_client.client import JsonClient
 from holdfast.adapters.aws.stepfunctions import (
     MAX_CAUSE_CHARS,
     MAX_ERROR_CHARS,
@@ -28,6 +28,7 @@ from holdfast.jobs.model import TaskToken
 from holdfast.jobs.ports import StepFunctions
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.stepfunctions import SimulatedStepFunctions, TokenState
+from support.aws.client_kinds import KINDS
 
 SECRET = "AQCEAAAAKgAAAAMAAAAAAAAAAQ-canary"
 TOKEN = TaskToken(SECRET)
@@ -92,23 +93,25 @@ def service() -> Iterator[Service]:
     service.close()
 
 
-def make_callbacks(url: str) -> StepFunctionsCallbacks:
-    """Make the adapter with a client that calls this address and never retries."""
-    config = Config(
-        retries={"total_max_attempts": 1},
-        connect_timeout=0.3,
-        read_timeout=0.3,
-        parameter_validation=False,
-    )
-    client = boto3.client(
-        "stepfunctions",
-        endpoint_url=url,
-        region_name="eu-west-1",
-        aws_access_key_id="testing",
-        aws_secret_access_key="testing",
-        config=config,
-    )
-    return StepFunctionsCallbacks(client)
+MakeCallbacks = Callable[[str], StepFunctionsCallbacks]
+
+
+@pytest.fixture(params=KINDS)
+def make_callbacks(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> MakeCallbacks:
+    """Make the adapter with a client that calls an address and never retries."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.setenv(CLIENT_VARIABLE, "boto3" if request.param == "boto3" else "auto")
+
+    def make(url: str) -> StepFunctionsCallbacks:
+        client = make_fail_fast_client("stepfunctions", 2.4, endpoint_url=url)  # 0.3 s
+        assert isinstance(client, JsonClient) == (request.param == "lean")
+        return StepFunctionsCallbacks(client)
+
+    return make
 
 
 @pytest.mark.requirement(
@@ -123,7 +126,9 @@ def make_callbacks(url: str) -> StepFunctionsCallbacks:
     "R004-174",
     "R004-175",
 )
-def test_the_three_callbacks_say_what_the_service_expects(service: Service) -> None:
+def test_the_three_callbacks_say_what_the_service_expects(
+    service: Service, make_callbacks: MakeCallbacks
+) -> None:
     port: StepFunctions = make_callbacks(service.url)
     port.send_task_success(TOKEN, {"jobId": "j", "status": "COMPLETED", "totalTasks": 2})
     port.send_task_failure(TOKEN, "JobCompletedWithFailures", "3 tasks failed")
@@ -144,7 +149,9 @@ def test_the_three_callbacks_say_what_the_service_expects(service: Service) -> N
 
 @pytest.mark.requirement("R004-162", "R004-179", "R004-253", "R004-254")
 @pytest.mark.parametrize("code", ["TaskTimedOut", "TaskDoesNotExist", "InvalidToken"])
-def test_three_codes_mean_that_the_token_is_closed(service: Service, code: str) -> None:
+def test_three_codes_mean_that_the_token_is_closed(
+    service: Service, code: str, make_callbacks: MakeCallbacks
+) -> None:
     """The code decides, and the text is ignored (JB-46)."""
     service.status, service.code = 400, code
     with pytest.raises(TokenClosed) as caught:
@@ -163,7 +170,9 @@ def test_three_codes_mean_that_the_token_is_closed(service: Service, code: str) 
         (429, "TooManyRequestsException"),
     ],
 )
-def test_a_refused_call_was_not_acted_on(service: Service, status: int, code: str) -> None:
+def test_a_refused_call_was_not_acted_on(
+    service: Service, status: int, code: str, make_callbacks: MakeCallbacks
+) -> None:
     service.status, service.code = status, code
     with pytest.raises(CallbackRefused, match=code):
         make_callbacks(service.url).send_task_success(TOKEN, {})
@@ -174,7 +183,7 @@ def test_a_refused_call_was_not_acted_on(service: Service, status: int, code: st
     ("status", "code"), [(500, "InternalFailure"), (503, "ServiceUnavailable"), (502, "")]
 )
 def test_after_a_server_error_it_is_unknown_what_was_done(
-    service: Service, status: int, code: str
+    service: Service, status: int, code: str, make_callbacks: MakeCallbacks
 ) -> None:
     """(JB-09)"""
     service.status, service.code = status, code
@@ -183,7 +192,7 @@ def test_after_a_server_error_it_is_unknown_what_was_done(
 
 
 def test_a_response_that_does_not_come_in_time_is_unclear_and_not_retried(
-    service: Service,
+    service: Service, make_callbacks: MakeCallbacks
 ) -> None:
     """A retry of the client would turn a success into TaskTimedOut (JB-09)."""
     service.silent.clear()
@@ -193,7 +202,9 @@ def test_a_response_that_does_not_come_in_time_is_unclear_and_not_retried(
 
 
 @pytest.mark.requirement("R004-243")
-def test_a_connection_that_breaks_is_unclear_and_tried_once(service: Service) -> None:
+def test_a_connection_that_breaks_is_unclear_and_tried_once(
+    service: Service, make_callbacks: MakeCallbacks
+) -> None:
     """(JB-09)"""
     service.hang_up = True
     with pytest.raises(CallbackUnclear):
@@ -201,7 +212,7 @@ def test_a_connection_that_breaks_is_unclear_and_tried_once(service: Service) ->
     assert len(service.requests) == 1
 
 
-def test_a_service_that_cannot_be_reached_did_nothing() -> None:
+def test_a_service_that_cannot_be_reached_did_nothing(make_callbacks: MakeCallbacks) -> None:
     """Otherwise a timeout during an outage would count as our own success (JB-09)."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -225,7 +236,9 @@ def test_the_default_client_never_retries(
     assert len(service.requests) == 1
 
 
-def test_a_token_that_is_too_long_is_treated_as_closed(service: Service) -> None:
+def test_a_token_that_is_too_long_is_treated_as_closed(
+    service: Service, make_callbacks: MakeCallbacks
+) -> None:
     """(JB-38)"""
     with pytest.raises(TokenClosed):
         make_callbacks(service.url).send_task_heartbeat(TaskToken("x" * 2049))
@@ -244,7 +257,10 @@ def test_a_token_that_is_too_long_is_treated_as_closed(service: Service) -> None
 )
 @pytest.mark.parametrize("status", [200, 400, 500])
 def test_no_log_and_no_error_shows_the_token(
-    service: Service, status: int, caplog: pytest.LogCaptureFixture
+    service: Service,
+    status: int,
+    caplog: pytest.LogCaptureFixture,
+    make_callbacks: MakeCallbacks,
 ) -> None:
     """The service quotes it (JB-35)."""
     caplog.set_level(logging.DEBUG, logger="holdfast")
@@ -274,7 +290,7 @@ def test_a_text_is_whole_or_cut_with_a_mark(text: str, max_chars: int) -> None:
 
 
 @pytest.mark.requirement("R004-173")
-def test_long_texts_arrive_cut(service: Service) -> None:
+def test_long_texts_arrive_cut(service: Service, make_callbacks: MakeCallbacks) -> None:
     """(JB-38)"""
     make_callbacks(service.url).send_task_failure(TOKEN, "E" * 1000, "c" * 100_000)
     [(_, request)] = service.requests

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -24,7 +24,6 @@ from holdfast.testing.contracts.queue.support import (
 )
 
 THREADS = 8
-MESSAGES = 400
 
 
 def run_in_parallel(work: Callable[[int], Any]) -> list[Any]:
@@ -42,6 +41,9 @@ def run_in_parallel(work: Callable[[int], Any]) -> list[Any]:
 class QueueConcurrencyPromises:
     """Promises about threads and workers that use the queue at the same time."""
 
+    messages: ClassVar[int] = 400
+    """How many messages the threads share."""
+
     @pytest.fixture(params=["one queue object", "a queue object for each"])
     def queues(self, request: pytest.FixtureRequest, make_queue: MakeQueue) -> list[AnyQueue]:
         """A queue for each thread, which may be the same object."""
@@ -51,7 +53,7 @@ class QueueConcurrencyPromises:
 
     @pytest.mark.requirement("R001-009", "R001-035", "R001-048")
     def test_each_message_is_delivered_once(self, queues: list[AnyQueue]) -> None:
-        pushed = queues[0].push_many(AnyMessage(id=f"{n}") for n in range(MESSAGES))
+        pushed = queues[0].push_many(AnyMessage(id=f"{n}") for n in range(self.messages))
 
         def work(number: int) -> list[str]:
             done = []
@@ -62,10 +64,10 @@ class QueueConcurrencyPromises:
 
         delivered = Counter(message_id for done in run_in_parallel(work) for message_id in done)
         assert delivered == Counter(pushed)
-        assert_completed(queues[0], MESSAGES)
+        assert_completed(queues[0], self.messages)
 
     def test_pushing_and_polling_at_once_loses_nothing(self, queues: list[AnyQueue]) -> None:
-        share = MESSAGES // THREADS
+        share = self.messages // THREADS
 
         def work(number: int) -> list[str]:
             queue, done = queues[number], []
