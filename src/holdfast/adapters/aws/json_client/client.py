@@ -21,13 +21,12 @@ from urllib.parse import quote, urlsplit
 from uuid import uuid4
 
 from holdfast.adapters.aws.json_client.operations import SERVICES, AwsOperation
+from holdfast.adapters.aws.json_client.response_reader import HttpResponse, InvalidResponse
 from holdfast.adapters.aws.json_client.responses import parse_error, parse_result
 from holdfast.adapters.aws.json_client.selection import is_botocore_patched
 from holdfast.adapters.aws.json_client.signing import Signer
 from holdfast.adapters.aws.json_client.transport import (
     ConnectionPool,
-    HttpResponse,
-    InvalidResponse,
     NoResponse,
     Timeouts,
 )
