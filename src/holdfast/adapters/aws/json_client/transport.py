@@ -145,7 +145,8 @@ class ConnectionPool:
         return None
 
     def _connect(self) -> http.client.HTTPConnection:
-        connection = self._make_connection()
+        connection: Any = self._make_connection()
+        connection._create_connection = self._open_socket  # by which http.client connects
         try:
             connection.connect()
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -155,6 +156,33 @@ class ConnectionPool:
                 self._translate_connect_error(error), may_have_arrived=False
             ) from error
         return connection
+
+    def _open_socket(
+        self, address: tuple[str, int], timeout: float, source_address: None = None
+    ) -> socket.socket:
+        """Connect to the first address of a name that accepts, within one deadline.
+
+        As `socket.create_connection`, which would give each address the whole timeout. Here
+        each has an equal share of what is left, so that an unreachable one leaves time for the
+        others. What is left in the end is the timeout of the TLS handshake.
+        """
+        deadline = self._clock.monotonic() + timeout
+        addresses = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        error: OSError | None = None
+        for number, (family, kind, protocol, _, target) in enumerate(addresses):
+            seconds = max(0.001, deadline - self._clock.monotonic())
+            sock = None
+            try:
+                sock = socket.socket(family, kind, protocol)
+                sock.settimeout(seconds / (len(addresses) - number))
+                sock.connect(target)
+                sock.settimeout(max(0.001, deadline - self._clock.monotonic()))
+                return sock
+            except OSError as failed:
+                error = failed
+                if sock is not None:
+                    sock.close()
+        raise error or OSError("the name has no address")
 
     def _make_connection(self) -> http.client.HTTPConnection:
         host, port, seconds = self._host, self._port, self._timeouts.connect_seconds

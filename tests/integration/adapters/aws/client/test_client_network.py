@@ -3,7 +3,9 @@
 import socket
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from time import monotonic
 from typing import Any, NoReturn
 
 import pytest
@@ -137,18 +139,50 @@ def test_a_port_on_which_no_server_listens_is_an_outage(maker: ClientMaker) -> N
         send_success(maker.make_fail_fast("stepfunctions", url=url))
 
 
-def test_the_timeout_of_connecting_holds(maker: ClientMaker) -> None:
+@pytest.fixture
+def full_port() -> Iterator[int]:
     """A full backlog accepts no connection, like a firewall that drops packets."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listening:
-        port = listening.getsockname()[1]
-        waiting = [socket.socket() for _ in range(4)]
-        for connection in waiting:
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port: int = listening.getsockname()[1]
+        for _ in range(4):
+            connection = stack.enter_context(socket.socket())
             connection.setblocking(False)
             connection.connect_ex(("127.0.0.1", port))
-        with pytest.raises(CallbackRefused, match="ConnectTimeoutError"):
-            send_success(maker.make_fail_fast("stepfunctions", url=f"http://127.0.0.1:{port}"))
-        for connection in waiting:
-            connection.close()
+        yield port
+
+
+def test_the_timeout_of_connecting_holds(maker: ClientMaker, full_port: int) -> None:
+    with pytest.raises(CallbackRefused, match="ConnectTimeoutError"):
+        send_success(maker.make_fail_fast("stepfunctions", url=f"http://127.0.0.1:{full_port}"))
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
+    """Let every name have addresses with these ports of this machine."""
+    stream = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+    addresses = [(*stream, ("127.0.0.1", port)) for port in ports]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+
+
+def test_all_addresses_of_a_name_share_one_timeout(
+    lean: ClientMaker, full_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease counts on it. With boto3, each address has the whole timeout."""
+    client = lean.make_fail_fast("stepfunctions", url="http://many.invalid", seconds=8.0)
+    resolve_to(monkeypatch, *[full_port] * 20)
+    started = monotonic()
+    with pytest.raises(CallbackRefused, match="ConnectTimeoutError"):
+        send_success(client)
+    assert 1.0 <= monotonic() - started < 10.0  # one second, not twenty
+
+
+def test_an_address_that_does_not_answer_leaves_time_for_the_next(
+    lean: ClientMaker, server: LoopbackServer, full_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = lean.make_fail_fast(url="http://many.invalid", seconds=16.0)
+    server.on("/", URL)
+    resolve_to(monkeypatch, full_port, int(server.origin.rpartition(":")[2]))
+    assert call_queue(client) == QUEUE
 
 
 # -- proxies
