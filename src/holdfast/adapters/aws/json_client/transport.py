@@ -166,11 +166,13 @@ class ConnectionPool:
         each has an equal share of what is left, so that an unreachable one leaves time for the
         others. What is left in the end is the timeout of the TLS handshake.
         """
-        deadline = self._clock.monotonic() + timeout
         addresses = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        deadline = self._clock.monotonic() + timeout
         error: OSError | None = None
         for number, (family, kind, protocol, _, target) in enumerate(addresses):
-            seconds = max(0.001, deadline - self._clock.monotonic())
+            seconds = deadline - self._clock.monotonic()
+            if seconds <= 0:
+                break
             sock = None
             try:
                 sock = socket.socket(family, kind, protocol)
