@@ -22,7 +22,7 @@ def make_lean_client(
     keys = {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": "test"}
     return JsonClient(
         service,
-        EnvironmentCredentials(keys),
+        lambda: EnvironmentCredentials(keys),
         "us-east-1",
         url,
         Timeouts(connect_seconds=10.0, read_seconds=60.0),

@@ -95,18 +95,18 @@ def _make_client(
         settings = _choose_lean_settings(service, region, endpoint)
         if settings is None:
             return make_boto3_client()
-        with _client_lock:  # it asks the session for credentials
-            return JsonClient(
-                service,
-                settings.session,
-                settings.region,
-                settings.endpoint,
-                Timeouts(connect_timeout, read_timeout),
-                RetryPolicy(tries),
-                signing_region=settings.signing_region,
-                ca_bundle=settings.ca_bundle,
-                make_boto3_client=make_boto3_client,
-            )
+        credentials = settings.credentials
+        return JsonClient(
+            service,
+            _ask_session_for_credentials if credentials is None else lambda: credentials,
+            settings.region,
+            settings.endpoint,
+            Timeouts(connect_timeout, read_timeout),
+            RetryPolicy(tries),
+            signing_region=settings.signing_region,
+            ca_bundle=settings.ca_bundle,
+            make_boto3_client=make_boto3_client,
+        )
 
 
 def _choose_lean_settings(
@@ -139,6 +139,11 @@ def _get_session() -> Any:
 
         session = _sessions[os.getpid()] = Session()
     return session
+
+
+def _ask_session_for_credentials() -> Any:
+    with _client_lock:
+        return _get_session().get_credentials()
 
 
 def _get_boto3_session() -> Any:

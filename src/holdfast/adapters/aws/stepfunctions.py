@@ -7,11 +7,13 @@ would become TaskTimedOut, and the job would count as failed.
 import json
 import logging
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Any
 
 from holdfast.adapters.aws.clients import make_fail_fast_client
 from holdfast.adapters.aws.errors import describe_cause, get_error_code, get_http_status
 from holdfast.core.errors import HoldfastError
+from holdfast.core.process import after_fork
 from holdfast.jobs.errors import CallbackRefused, CallbackUnclear, TokenClosed
 from holdfast.jobs.model import TaskToken
 
@@ -49,16 +51,25 @@ _NEVER_SENT = frozenset(
 class StepFunctionsCallbacks:
     """Step Functions callbacks over one client, which all threads share.
 
-    It makes its own client unless the caller gives one. A given client must not retry by
-    itself, and needs as many connections as threads call it.
+    It makes its own client unless the caller gives one, and another in a forked child. A given
+    client must not retry by itself, and needs as many connections as threads call it.
     """
 
     def __init__(self, client: Any = None) -> None:
-        self._client = (
-            make_fail_fast_client("stepfunctions", _HEARTBEAT_SECONDS)
-            if client is None
-            else client
-        )
+        self._given_client = client
+        self._reset()
+        self._connect()
+        after_fork.run_after_fork(self, StepFunctionsCallbacks._reset)
+
+    def _reset(self) -> None:
+        self._client = self._given_client
+        self._connecting = Lock()
+
+    def _connect(self) -> Any:
+        with self._connecting:  # otherwise every thread would create its own client
+            if self._client is None:
+                self._client = make_fail_fast_client("stepfunctions", _HEARTBEAT_SECONDS)
+            return self._client
 
     def send_task_success(self, token: TaskToken, output: Mapping[str, Any]) -> None:
         """Report the task's success.
@@ -66,13 +77,13 @@ class StepFunctionsCallbacks:
         An output that is too long for the service is shortened and marked `truncated`.
         """
         text = encode_output(output)
-        self._call("SendTaskSuccess", self._client.send_task_success, token, output=text)
+        self._call("SendTaskSuccess", self._connect().send_task_success, token, output=text)
 
     def send_task_failure(self, token: TaskToken, error: str, cause: str) -> None:
         """Report the task's failure. Texts that are too long are cut and marked."""
         self._call(
             "SendTaskFailure",
-            self._client.send_task_failure,
+            self._connect().send_task_failure,
             token,
             error=truncate_text(error, MAX_ERROR_CHARS),
             cause=truncate_text(cause, MAX_CAUSE_CHARS),
@@ -80,7 +91,7 @@ class StepFunctionsCallbacks:
 
     def send_task_heartbeat(self, token: TaskToken) -> None:
         """Report that the task is still running."""
-        self._call("SendTaskHeartbeat", self._client.send_task_heartbeat, token)
+        self._call("SendTaskHeartbeat", self._connect().send_task_heartbeat, token)
 
     def _call(
         self, name: str, send: Callable[..., Any], token: TaskToken, **arguments: str

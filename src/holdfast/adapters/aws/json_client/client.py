@@ -70,6 +70,7 @@ _SIGNATURE_REFUSED = frozenset(
 _MAX_SKEW_SECONDS = 60.0  # the services accept five minutes
 
 _BACKOFF = Backoff(first_seconds=0.5, max_seconds=10.0)
+_NOT_ASKED = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +110,16 @@ class RetryBudget:
 class JsonClient:
     """A client for one service with boto3's methods, results and exceptions.
 
-    Threads may share it, and a forked child makes its own connections. `session` is botocore's
-    session, or another object with its `get_credentials`. Operations that are not in the table
-    of operations, and all calls while botocore is mocked or instrumented, go to the client that
-    `make_boto3_client` makes.
+    Threads may share it, and a forked child makes its own connections. `get_credentials`
+    returns an object with botocore's `get_frozen_credentials`, or None. It is called now, and
+    again in a forked child. Operations that are not in the table of operations, and all calls
+    while botocore is mocked or instrumented, go to the client that `make_boto3_client` makes.
     """
 
     def __init__(
         self,
         service: str,
-        session: Any,
+        get_credentials: Callable[[], Any],
         region: str,
         endpoint: str,
         timeouts: Timeouts,
@@ -131,7 +132,7 @@ class JsonClient:
     ) -> None:
         self._service_name = service
         self._service = SERVICES[service]
-        self._credentials = session.get_credentials()
+        self._get_credentials = get_credentials
         self._retry = retry
         self._clock = clock
         self._signer = Signer(self._service.signing_name, signing_region or region)
@@ -149,10 +150,14 @@ class JsonClient:
         self._skew_seconds = 0.0
         self.meta = ClientMeta(self, region_name=region, endpoint_url=endpoint)
         self._reset()
+        self._credentials = get_credentials()
         after_fork.run_after_fork(self, JsonClient._reset)
 
     def _reset(self) -> None:
         self._pool.forget()
+        # Another thread of the parent may have been refreshing its credentials. In the child
+        # their lock would never be released.
+        self._credentials: Any = _NOT_ASKED
         self._budget = RetryBudget()
         self._random = Random()
         self._boto3_client: Any = None
@@ -220,6 +225,8 @@ class JsonClient:
             attempt += 1
 
     def _send(self, operation: AwsOperation, body: bytes) -> HttpResponse:
+        if self._credentials is _NOT_ASKED:
+            self._credentials = self._get_credentials()
         if self._credentials is None:
             from botocore.exceptions import NoCredentialsError
 

@@ -40,9 +40,9 @@ _UNUSUAL_VARIABLES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """What a client needs to know. `session` has botocore's `get_credentials`."""
+    """What a client needs to know. botocore has the credentials if there are none here."""
 
-    session: Any
+    credentials: "EnvironmentCredentials | None"
     region: str
     endpoint: str
     signing_region: str
@@ -59,10 +59,6 @@ class EnvironmentCredentials:
 
     def __repr__(self) -> str:
         return "<EnvironmentCredentials>"  # without the keys
-
-    def get_credentials(self) -> "EnvironmentCredentials":
-        """Return the credentials, as a session does."""
-        return self
 
     def get_frozen_credentials(self) -> "EnvironmentCredentials":
         """Return the credentials, as botocore's refreshable ones do."""
@@ -139,7 +135,7 @@ def ask_botocore(
     if scheme["name"] != "sigv4":
         return None
     signing_region = scheme.get("signingRegion", region)
-    return ClientSettings(session, region, resolved.url, signing_region, read("ca_bundle"))
+    return ClientSettings(None, region, resolved.url, signing_region, read("ca_bundle"))
 
 
 def _needs_boto3(session: Any, region: str) -> bool:

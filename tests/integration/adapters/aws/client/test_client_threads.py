@@ -5,14 +5,19 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from botocore.exceptions import BotoCoreError
 
+from holdfast.adapters.aws.clients import CLIENT_VARIABLE
+from holdfast.adapters.aws.stepfunctions import StepFunctionsCallbacks
+from holdfast.jobs.model import TaskToken
 from support.aws.broken import CONNECTIONS, CONTENTS
 from support.aws.client_kinds import ClientMaker
+from support.aws.credentials import FIRST, CredentialServer
 from support.aws.responses import make_error, make_success
 from support.http_server import Ask, LoopbackServer, Wire
 from support.waiting import wait_until
@@ -135,6 +140,20 @@ def test_a_call_that_is_interrupted_leaves_no_response_for_the_next(
     assert ask_for(client, "third") == "third"
 
 
+def run_in_child(work: Callable[[], object]) -> bool:
+    """Return whether `work` ends without an error in a forked child."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)  # a deadlocked child ends by itself
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 @pytest.mark.parametrize("service", ["sqs", "stepfunctions"])
 def test_a_forked_child_makes_its_own_connections(
     lean: ClientMaker, server: LoopbackServer, service: str
@@ -145,21 +164,53 @@ def test_a_forked_child_makes_its_own_connections(
     call = client.get_queue_url if service == "sqs" else client.send_task_heartbeat
     arguments = {"QueueName": "a"} if service == "sqs" else {"taskToken": "t"}
     call(**arguments)
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)  # a deadlocked child ends by itself
-        code = 1
-        try:
-            for _ in range(3):
-                call(**arguments)
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert run_in_child(lambda: [call(**arguments) for _ in range(3)])
     for _ in range(3):
         call(**arguments)
     connections = [ask.connection for ask in server.asks]
     assert connections == [1, 2, 2, 2, 1, 1, 1]
+
+
+def test_callbacks_in_a_forked_child_have_their_own_connections(
+    kind: str, server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
+    monkeypatch.setenv(CLIENT_VARIABLE, "boto3" if kind == "boto3" else "auto")
+    server.on("/", make_success({}))
+    callbacks = StepFunctionsCallbacks()
+    callbacks.send_task_heartbeat(TaskToken("t"))
+    assert run_in_child(lambda: callbacks.send_task_heartbeat(TaskToken("t")))
+    callbacks.send_task_heartbeat(TaskToken("t"))
+    assert [ask.connection for ask in server.asks] == [1, 2, 1]
+
+
+def test_a_fork_during_a_refresh_of_credentials_leaves_the_child_able_to_call(
+    lean: ClientMaker,
+    server: LoopbackServer,
+    no_environment_credentials: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread that refreshes holds botocore's lock, and does not exist in the child."""
+    is_refreshing, go_on = threading.Event(), threading.Event()
+    hand_out = CredentialServer(FIRST, valid_seconds=60)  # so that each call refreshes them
+
+    def hand_out_late(ask: Ask, wire: Wire) -> None:
+        is_refreshing.set()
+        go_on.wait(30)
+        hand_out(ask, wire)
+
+    url = server.on("/credentials", hand_out, hand_out_late, hand_out)
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", url)
+    server.on("/", echo)
+    client = lean.make_retrying()
+    with ThreadPoolExecutor(1) as pool:
+        refreshing = pool.submit(ask_for, client, "parent")
+        try:
+            assert is_refreshing.wait(20)
+            assert run_in_child(lambda: ask_for(client, "child"))
+        finally:
+            go_on.set()
+        assert refreshing.result() == "parent"
 
 
 def test_a_fork_while_threads_call_leaves_both_processes_able_to_call(
