@@ -70,7 +70,7 @@ _SIGNATURE_REFUSED = frozenset(
 _MAX_SKEW_SECONDS = 60.0  # the services accept five minutes
 
 _BACKOFF = Backoff(first_seconds=0.5, max_seconds=10.0)
-_NOT_ASKED = object()
+_NOT_ASKED: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class JsonClient:
         self._pool.forget()
         # Another thread of the parent may have been refreshing its credentials. In the child
         # their lock would never be released.
-        self._credentials: Any = _NOT_ASKED
+        self._credentials = _NOT_ASKED
         self._budget = RetryBudget()
         self._random = Random()
         self._boto3_client: Any = None

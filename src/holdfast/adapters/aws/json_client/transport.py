@@ -145,8 +145,9 @@ class ConnectionPool:
         return None
 
     def _connect(self) -> http.client.HTTPConnection:
-        connection: Any = self._make_connection()
-        connection._create_connection = self._open_socket  # by which http.client connects
+        connection = self._make_connection()
+        # It is the function by which http.client connects.
+        connection._create_connection = self._open_socket  # type: ignore[attr-defined]
         try:
             connection.connect()
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
