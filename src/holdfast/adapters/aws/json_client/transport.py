@@ -1,7 +1,7 @@
 """Connections to one endpoint: a pool, timeouts, TLS, proxies, and one request on one of them.
 
-http.client connects: it tries all addresses of a name, opens a proxy's tunnel and checks
-certificates. It does not read responses (see response_reader.py).
+http.client opens a proxy's tunnel and checks certificates. Here all addresses of a name are
+tried within one timeout. Responses are read in response_reader.py.
 """
 
 import http.client
