@@ -164,20 +164,20 @@ class ConnectionPool:
         """Connect to the first address of a name that accepts, within one deadline.
 
         As `socket.create_connection`, which would give each address the whole timeout. Here
-        each has an equal share of what is left, so that an unreachable one leaves time for the
-        others. What is left in the end is the timeout of the TLS handshake.
+        each but the last has half of what is left, so that an unreachable one leaves time for
+        the others. What is left in the end is the timeout of the TLS handshake.
         """
         addresses = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
         deadline = self._clock.monotonic() + timeout
         error: OSError | None = None
-        for number, (family, kind, protocol, _, target) in enumerate(addresses):
+        for number, (family, kind, protocol, _, target) in enumerate(addresses, 1):
             seconds = deadline - self._clock.monotonic()
             if seconds <= 0:
                 break
             sock = None
             try:
                 sock = socket.socket(family, kind, protocol)
-                sock.settimeout(seconds / (len(addresses) - number))
+                sock.settimeout(seconds if number == len(addresses) else seconds / 2)
                 sock.connect(target)
                 sock.settimeout(max(0.001, deadline - self._clock.monotonic()))
                 return sock
