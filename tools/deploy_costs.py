@@ -2,9 +2,9 @@
 
     python -m tools.deploy_costs
 
-The calls of messages are counted here, by the package's own code on moto with a hook in
-botocore. Those of jobs and conversations are in bench/scale/measured.json, counted in the same
-way. The prices are in bench/scale/prices.py.
+The calls of messages are counted here, by the package's own code on simulated SQS and on moto.
+Those of jobs and conversations are in bench/scale/measured.json, counted in the same way. The
+prices are in bench/scale/prices.py.
 """
 
 import os
@@ -13,16 +13,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))  # bench/scale uses the support of the tests
 
+from bench.scale.counting import count_files_together  # noqa: E402
 from bench.scale.measuring import read_measurements  # noqa: E402
 from bench.scale.prices import AS_OF, PRICES, REGION  # noqa: E402
 
 from holdfast.adapters.aws.sqs.queue import MAX_POLL_SECONDS  # noqa: E402
+
+if TYPE_CHECKING:
+    from holdfast import AnyMessage, SQSQueue
+    from holdfast.testing import SimulatedSqs
 
 PAGE = ROOT / "docs" / "how-to" / "deploy.md"
 BEGIN, END = "<!-- costs:begin -->", "<!-- costs:end -->"
@@ -38,6 +43,7 @@ FRAGMENTS = 3  # messages of a customer that are answered together
 WRITER_SECONDS = 5.0  # of messaging, most of which waits for the model
 STAGING_SECONDS = 0.1
 BATCH = 10  # messages in a call, and BatchSize of queue.yaml
+COUNTED = 100  # messages of a worker
 
 Units = Mapping[str, float]
 
@@ -67,23 +73,65 @@ def count_calls() -> Iterator[Counter[str]]:
         yield calls
 
 
-def count_message_calls(batch: int, messages: int = 2 * BATCH) -> float:
-    """Return the SQS calls of one message that is pushed, received and acked in batches."""
-    import boto3
-
-    from holdfast import open_queue
+def count_push_calls(batch: int) -> float:
+    """Return the SQS calls of a message that is pushed together with others."""
     from holdfast.core.queue.message import AnyMessage
 
-    with count_calls() as calls:
-        boto3.client("sqs").create_queue(QueueName="counted")
-        with open_queue("sqs:counted", AnyMessage) as queue:
-            for first in range(0, messages, batch):
-                queue.push_many([AnyMessage(id=str(first + n)) for n in range(batch)])
-                queue.ack_many(queue.poll(batch))
-    # Once in the life of a queue or of a process.
-    for once in ("CreateQueue", "GetQueueUrl", "GetQueueAttributes"):
-        del calls[once]
-    return calls.total() / messages
+    queue, sqs = _open_simulated_queue()
+    queue.push_many([AnyMessage() for _ in range(batch)])
+    return sqs.calls.count("SendMessage", "SendMessageBatch") / batch
+
+
+def count_worker_calls(handler_seconds: float, prefetch: int = BATCH) -> float:
+    """Return the SQS calls of a worker with one slot for each message of a long queue.
+
+    The parts of the worker run in this thread, so that the counts are the same each time.
+    The first messages do not count, because the worker does not know its pace before them.
+    """
+    from holdfast.core.events import Events
+    from holdfast.core.lease.keeper import LeaseKeeper
+    from holdfast.core.queue.message import AnyMessage
+    from holdfast.core.worker.fetcher import Fetcher
+    from holdfast.core.worker.outcome import DONE
+    from holdfast.core.worker.settle import InFlight
+
+    queue, sqs = _open_simulated_queue()
+    clock = queue.clock
+    queue.push_many([AnyMessage() for _ in range(3 * COUNTED)])
+    in_flight = InFlight(queue, Events(), clock)
+    fetcher = Fetcher(LeaseKeeper(clock), in_flight, prefetch=prefetch)
+
+    def handle_next() -> None:
+        message = fetcher.fetch()
+        assert message is not None
+        clock.sleep(handler_seconds)
+        fetcher.tick()  # as the background thread does meanwhile
+        fetcher.note_finished(handler_seconds)
+        in_flight.finish(message, DONE, handler_seconds)
+
+    for _ in range(COUNTED):
+        handle_next()
+    while in_flight.ready:
+        handle_next()
+    sqs.calls.clear()
+    for _ in range(COUNTED):
+        handle_next()
+    calls = ("ReceiveMessage", "DeleteMessage", "DeleteMessageBatch")
+    assert len(sqs.calls) == sqs.calls.count(*calls), sqs.calls
+    return len(sqs.calls) / COUNTED
+
+
+def _open_simulated_queue() -> "tuple[SQSQueue[AnyMessage], SimulatedSqs]":
+    from holdfast import AnyMessage, SQSQueue
+    from holdfast.core.events import Events
+    from holdfast.testing import ManualClock, SimulatedSqs
+
+    clock = ManualClock(auto_advance=True)
+    sqs = SimulatedSqs(clock)
+    client = sqs.client()
+    client.create_queue(QueueName="counted")
+    queue = SQSQueue("counted", AnyMessage, client=client, clock=clock, events=Events())
+    return queue, sqs
 
 
 def count_function_calls(batch: int = BATCH) -> float:
@@ -128,12 +176,19 @@ def _make_record(message: Mapping[str, Any]) -> dict[str, Any]:
 def list_message_units() -> dict[str, Units]:
     """Return what one message uses, for each way to handle it."""
     # Lambda receives and deletes a batch with one call each.
-    by_function = 1 / BATCH + 2 / BATCH + count_function_calls()
+    by_function = 2 / BATCH + count_function_calls()
     renewals = read_measurements()["keeper_calls_per_second"]
     return {
-        f"a message, service, {BATCH} in a call": {"sqs.request": count_message_calls(BATCH)},
-        "a message, service, one at a time": {"sqs.request": count_message_calls(1)},
-        f"a message, function, {BATCH} in a batch": {
+        "a push of one message": {"sqs.request": count_push_calls(1)},
+        f"a message of a push of {BATCH}": {"sqs.request": count_push_calls(BATCH)},
+        "a message handled by a service in a millisecond": {
+            "sqs.request": count_worker_calls(0.001)
+        },
+        "a message handled by a service in 0.05 s": {"sqs.request": count_worker_calls(0.05)},
+        "a message handled by a service in 0.5 s or more, or with `--prefetch 0`": {
+            "sqs.request": count_worker_calls(0.5)
+        },
+        f"a message handled by a function, {BATCH} in a batch": {
             "sqs.request": by_function,
             "lambda.request": 1 / BATCH,
         },
@@ -152,11 +207,13 @@ def list_job_units() -> dict[str, Units]:
     minute = {name: count * listings / 100 for name, count in listing.items()}
     renewals = {"sqs.request": 60 * read_measurements()["keeper_calls_per_second"]["8"] / 8}
     base = {**job, "sqs.request": 3, "states.transition": TRANSITIONS}
+    together = _take_dynamodb(count_files_together(FILES, flows["job"]))
     per_file = {**file, "s3.put": 1}
     per_minute = _add(minute, renewals)
     return {
         "a job, without its files": base,
         "a file": per_file,
+        f"a file, if {FILES} end at the same time": {**together, "s3.put": 1},
         "a minute that a job runs": per_minute,
         f"**a job of {FILES} files and {JOB_MINUTES} minutes**": _add(
             base, _scale(per_file, FILES), _scale(per_minute, JOB_MINUTES)

@@ -400,6 +400,16 @@ def count_job_flows() -> dict[str, Flow]:
     }
 
 
+def count_files_together(files: int, base: Flow) -> Flow:
+    """Return the calls of each file, if the results of a job are counted together.
+
+    `base` has the calls of a job without files.
+    """
+    total = _count_job(files, together=True)
+    per_file = {name: (count - base.get(name, 0)) / files for name, count in total.items()}
+    return {name: count for name, count in per_file.items() if count}
+
+
 @contextmanager
 def _open_jobs() -> Iterator[tuple[DynamoDBJobs, CapacityMeter, Any]]:
     import boto3
@@ -414,12 +424,15 @@ def _open_jobs() -> Iterator[tuple[DynamoDBJobs, CapacityMeter, Any]]:
         yield DynamoDBJobs(client=client), CapacityMeter(client, observer), observer
 
 
-def _count_job(files: int) -> Counter[str]:
+def _count_job(files: int, *, together: bool = False) -> Counter[str]:
     step_functions = SimulatedStepFunctions()
     with _open_jobs() as (jobs, meter, observer):
         tracker = JobTracker(jobs, step_functions)
         dispatcher = TaskDispatcher(jobs, tracker, lambda task: {})
-        PacedPool(dispatcher, lambda: _count_results(observer))
+        if together:
+            InlinePool(dispatcher)
+        else:
+            PacedPool(dispatcher, lambda: _count_results(observer))
         runner = JobRunner(
             jobs, tracker, dispatcher, _NoHeartbeats(), lambda request: (), step_functions
         )
