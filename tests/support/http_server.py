@@ -12,9 +12,12 @@ import re
 import socket
 import ssl
 import struct
+from array import array
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from fcntl import ioctl
+from termios import TIOCOUTQ
 from threading import Event, Lock, Thread
 from typing import Self
 
@@ -62,6 +65,12 @@ class Wire:
             count = self._connection.send(view[: 1 << 16])
             self._server.count(count)
             view = view[count:]
+
+    def await_arrival(self) -> None:
+        """Wait until everything that was sent has arrived in the client's kernel."""
+        unacknowledged = array("i", [1])
+        while unacknowledged[0]:
+            ioctl(self._connection, TIOCOUTQ, unacknowledged)
 
     def close(self) -> None:
         self.closed = True

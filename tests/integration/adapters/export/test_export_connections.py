@@ -172,6 +172,37 @@ def test_jobs_share_no_connection_where_more_servers_are_used_than_are_kept(
     assert connections_of(place, tasks) == list(range(1, 21))
 
 
+AFTERWARDS = {
+    "a forged response": lambda wire: wire.send(FORGED),
+    "a part of one": lambda wire: wire.send(FORGED[:1]),
+    "its end": Wire.half_close,
+}
+
+
+@pytest.mark.parametrize("sent", AFTERWARDS)
+def test_a_kept_connection_on_which_something_arrived_is_not_used_again(
+    place: ExportPlace, sent: str
+) -> None:
+    """It would be taken for the response to the next request, or cost that request a retry."""
+    wires: list[Wire] = []
+
+    def respond(ask: Ask, wire: Wire) -> None:
+        wires.append(wire)
+        wire.head("200 OK", f"Content-Length: {len(body(1))}")
+        wire.body(body(1))
+
+    urls = [place.server.on("/1", respond), place.server.on("/2", file(body(2)))]
+    first, second = (
+        place.task(url, f"{n}", **known_of(n, "checksum")) for n, url in enumerate(urls, 1)
+    )
+    with place.work() as work:
+        assert fetch(work, first) is None
+        AFTERWARDS[sent](wires[0])
+        wires[0].await_arrival()
+        assert fetch(work, second) is None
+    assert [(ask.path, ask.connection) for ask in place.server.asks] == [("/1", 1), ("/2", 2)]
+
+
 # -- a body that is longer than declared
 
 
