@@ -64,9 +64,9 @@ class ClientMaker:
         self._made: list[Any] = []
 
     def make_fail_fast(
-        self, service: str = "sqs", *, url: str = "", seconds: float = 2.0
+        self, service: str = "sqs", *, url: str = "", seconds: float = 40.0
     ) -> Any:
-        """Make a client that tries once; its timeout is an eighth of `seconds`."""
+        """Make a client that tries once. Its timeout is an eighth of `seconds`, at most 5 s."""
         with self._choose_kind():
             return self._keep(
                 clients.make_fail_fast_client(

@@ -64,7 +64,7 @@ class Pair:
         self.server = server
         makers = [ClientMaker(kind, server) for kind in KINDS]
         self._clients = {
-            (maker.kind, service): maker.make_fail_fast(service, seconds=40.0)
+            (maker.kind, service): maker.make_fail_fast(service)
             for maker in makers
             for service in SERVICES
         }

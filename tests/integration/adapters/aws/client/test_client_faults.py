@@ -47,7 +47,7 @@ def is_idle(server: LoopbackServer) -> bool:
 def test_a_broken_connection_is_an_outage_and_the_next_call_connects_again(
     maker: ClientMaker, server: LoopbackServer, name: str
 ) -> None:
-    client = maker.make_fail_fast()
+    client = maker.make_fail_fast(seconds=16.0)  # one of them takes the timeout
     server.on("/", CONNECTIONS[name], URL)
     with pytest.raises(QueueUnavailable):
         call_queue(client)
@@ -62,7 +62,7 @@ def test_a_callback_without_a_response_is_not_sent_again(
     maker: ClientMaker, server: LoopbackServer, name: str
 ) -> None:
     """The first may have been accepted, and the second would be refused."""
-    client = maker.make_fail_fast("stepfunctions")
+    client = maker.make_fail_fast("stepfunctions", seconds=16.0)
     server.on("/", make_success({}), CONNECTIONS[name], make_success({}))
     send_success(client)  # so that the next call finds an open connection
     with pytest.raises(CallbackUnclear):
@@ -191,7 +191,7 @@ def test_an_endless_response_is_not_read_to_its_end(
 
     server.on("/", send_endlessly)
     with pytest.raises(QueueUnavailable):
-        call_queue(lean.make_fail_fast(seconds=80.0))  # a timeout of five seconds
+        call_queue(lean.make_fail_fast())
     assert sent < 200  # of a megabyte
 
 
@@ -239,6 +239,7 @@ def test_a_connection_on_which_something_happens_while_it_is_idle_is_replaced(
     def route(ask: Ask, wire: Wire) -> None:
         URL(ask, wire)
         WHILE_IDLE[name](wire)
+        wire.await_arrival()
         happened.release()
 
     server.on("/", route)

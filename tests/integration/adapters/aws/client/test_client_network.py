@@ -49,7 +49,7 @@ def test_a_certificate_of_the_given_bundle_is_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AWS_CA_BUNDLE", certificate)
-    client = maker.make_fail_fast(url=secure_server.url(""), seconds=40.0)
+    client = maker.make_fail_fast(url=secure_server.url(""))
     assert [call_queue(client) for _ in range(3)] == [QUEUE] * 3
     assert {ask.connection for ask in secure_server.asks} == {1}
 
@@ -63,7 +63,7 @@ def test_a_secure_connection_that_breaks_is_an_outage_as_well(
     name: str,
 ) -> None:
     monkeypatch.setenv("AWS_CA_BUNDLE", certificate)
-    client = maker.make_fail_fast(url=secure_server.url(""), seconds=40.0)
+    client = maker.make_fail_fast(url=secure_server.url(""))
     secure_server.on("/", CONNECTIONS[name], close_after(URL))
     with pytest.raises(QueueUnavailable):
         call_queue(client)
@@ -77,7 +77,7 @@ def test_a_secure_connection_that_breaks_is_an_outage_as_well(
 def test_nothing_is_sent_to_a_server_with_an_unknown_certificate(
     maker: ClientMaker, secure_server: LoopbackServer
 ) -> None:
-    client = maker.make_fail_fast(url=secure_server.url(""), seconds=40.0)
+    client = maker.make_fail_fast(url=secure_server.url(""))
     with pytest.raises(QueueUnavailable, match="SSLError"):
         call_queue(client)
     assert secure_server.asks == []
@@ -89,7 +89,7 @@ def test_nothing_is_sent_to_a_server_with_the_certificate_of_another(
     other = make_certificate(tmp_path / "other.pem", "sqs.eu-west-1.amazonaws.com")
     monkeypatch.setenv("AWS_CA_BUNDLE", other)
     with LoopbackServer(other) as server:
-        client = maker.make_fail_fast("stepfunctions", url=server.url(""), seconds=40.0)
+        client = maker.make_fail_fast("stepfunctions", url=server.url(""))
         with pytest.raises(CallbackUnclear, match="SSLError"):
             send_success(client)
         assert server.asks == []
@@ -99,7 +99,7 @@ def test_a_bundle_that_is_missing_is_reported_and_nothing_is_sent(
     lean: ClientMaker, secure_server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_CA_BUNDLE", "/nowhere/bundle.pem")
-    client = lean.make_fail_fast(url=secure_server.url(""), seconds=40.0)
+    client = lean.make_fail_fast(url=secure_server.url(""))
     with pytest.raises(SSLError, match="/nowhere/bundle"):
         client.get_queue_url(QueueName="letters")
     assert secure_server.asks == []
@@ -108,7 +108,7 @@ def test_a_bundle_that_is_missing_is_reported_and_nothing_is_sent(
 def test_a_server_without_tls_is_an_outage(maker: ClientMaker, server: LoopbackServer) -> None:
     url = f"https://{server.origin}"
     with pytest.raises(QueueUnavailable):
-        call_queue(maker.make_fail_fast(url=url))
+        call_queue(maker.make_fail_fast(url=url, seconds=2.0))
 
 
 # -- names and addresses
@@ -153,8 +153,9 @@ def full_port() -> Iterator[int]:
 
 
 def test_the_timeout_of_connecting_holds(maker: ClientMaker, full_port: int) -> None:
+    url = f"http://127.0.0.1:{full_port}"
     with pytest.raises(CallbackRefused, match="ConnectTimeoutError"):
-        send_success(maker.make_fail_fast("stepfunctions", url=f"http://127.0.0.1:{full_port}"))
+        send_success(maker.make_fail_fast("stepfunctions", url=url, seconds=2.0))
 
 
 def resolve_to(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:

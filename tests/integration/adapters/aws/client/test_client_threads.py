@@ -39,7 +39,7 @@ def ask_for(client: Any, name: str) -> str:
 def test_each_thread_gets_the_response_to_its_own_call(
     maker: ClientMaker, server: LoopbackServer
 ) -> None:
-    client = maker.make_fail_fast(seconds=40.0)
+    client = maker.make_fail_fast()
     server.on("/", echo)
     names = [f"queue-{number}" for number in range(200)]
     with ThreadPoolExecutor(16) as pool:
@@ -50,7 +50,7 @@ def test_each_thread_gets_the_response_to_its_own_call(
 def test_connections_of_threads_that_ended_are_used_again(
     maker: ClientMaker, server: LoopbackServer
 ) -> None:
-    client = maker.make_fail_fast(seconds=40.0)
+    client = maker.make_fail_fast()
     server.on("/", echo)
     for _ in range(20):
         thread = threading.Thread(target=ask_for, args=(client, "a"))
@@ -62,7 +62,7 @@ def test_connections_of_threads_that_ended_are_used_again(
 def test_a_crowd_of_threads_leaves_no_more_connections_than_a_client_keeps(
     lean: ClientMaker, server: LoopbackServer
 ) -> None:
-    client = lean.make_fail_fast(seconds=40.0)
+    client = lean.make_fail_fast()
     crowd = threading.Barrier(MAX_IDLE + 8)
 
     def wait_for_all(ask: Ask, wire: Wire) -> None:
@@ -116,7 +116,7 @@ def test_a_call_that_is_interrupted_leaves_no_response_for_the_next(
     lean: ClientMaker, server: LoopbackServer
 ) -> None:
     """It is still to come when the next call begins, and must not be taken for its own."""
-    client = lean.make_fail_fast(seconds=40.0)
+    client = lean.make_fail_fast()
     interrupted = threading.Event()
 
     def respond_late(ask: Ask, wire: Wire) -> None:
@@ -159,7 +159,7 @@ def test_a_forked_child_makes_its_own_connections(
     lean: ClientMaker, server: LoopbackServer, service: str
 ) -> None:
     """On a shared connection, one process would read the response to the other."""
-    client = lean.make_fail_fast(service, seconds=40.0)
+    client = lean.make_fail_fast(service)
     server.on("/", make_success({}))
     call = client.get_queue_url if service == "sqs" else client.send_task_heartbeat
     arguments = {"QueueName": "a"} if service == "sqs" else {"taskToken": "t"}
