@@ -67,7 +67,8 @@ def repeat_until_available(call: Callable[[], T]) -> T:
 
 @pytest.fixture
 def queue() -> Iterator[SQSQueue[Any]]:
-    queue: SQSQueue[Any] = SQSQueue("work", lease_seconds=LEASE_SECONDS)
+    # A lost receive costs an attempt, and none of the messages may be dead-lettered for it.
+    queue: SQSQueue[Any] = SQSQueue("work", lease_seconds=LEASE_SECONDS, max_attempts=50)
     yield queue
     queue.close()
 
