@@ -264,7 +264,8 @@ def _write_calls(week: Mapping[str, Any]) -> list[str]:
         "",
         "At this load a receive brings one message, because a worker asks as soon as a slot is "
         "free, and an ack seldom finds another one to share a call with. "
-        "A [saturated worker](benchmarks-sqs.md) needs 0.3 calls for a message.",
+        "A [saturated worker with fast handlers](benchmarks-sqs.md) needs 0.3 calls for a "
+        "message.",
     ]
 
 
