@@ -114,9 +114,15 @@ _QUEUE = """
 from holdfast import SQSQueue
 assert SQSQueue(url).poll(wait_seconds=0) == []
 """
+_TYPED_QUEUE = """
+from holdfast import QueueMessage, SQSQueue
+class Enrich(QueueMessage):
+    domain: str
+assert SQSQueue(url, Enrich).poll(wait_seconds=0) == []
+"""
 
 
-@pytest.mark.parametrize("code", [_HEARTBEAT, _QUEUE])
+@pytest.mark.parametrize("code", [_HEARTBEAT, _QUEUE, _TYPED_QUEUE])
 def test_the_first_call_loads_no_model_of_a_service(code: str) -> None:
     """They take most of boto3's cold start. The environment is that of a Lambda function."""
     slow = ["boto3", "botocore.client", "botocore.loaders", "botocore.session", "urllib3"]
@@ -124,5 +130,21 @@ def test_the_first_call_loads_no_model_of_a_service(code: str) -> None:
 
 
 def test_a_heartbeat_loads_neither_pydantic_nor_the_queue() -> None:
-    heavy = ["pydantic", "holdfast.adapters.aws.sqs.queue"]
+    heavy = ["pydantic", "uuid", "botocore.exceptions", "holdfast.adapters.aws.sqs.queue"]
     assert list_loaded(_CALL + _HEARTBEAT, heavy) == []
+
+
+def test_the_first_poll_loads_only_what_it_uses() -> None:
+    """What is left is pydantic, the client, and the queue itself."""
+    unused = [name for name in NEVER_NEEDED if name not in ("holdfast.adapters", "ssl")]
+    unused += [
+        "botocore.exceptions",  # of a call that fails
+        "holdfast.adapters.local",
+        "holdfast.adapters.observe",
+        "holdfast.core.process.child_process",
+        "holdfast.core.queue.aio",
+        "holdfast.core.queue.info",  # what operators see
+        "holdfast.core.worker",
+        "holdfast.testing",
+    ]
+    assert list_loaded(_CALL + _TYPED_QUEUE, unused) == []

@@ -66,6 +66,16 @@ TRANSIENT = frozenset(
 )
 
 
+def get_client_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of boto3's clients and of the lean one, for an `except` clause.
+
+    Python evaluates that clause only after an error, so a cold start does not import them.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    return BotoCoreError, ClientError
+
+
 def get_error_code(error: BaseException) -> str:
     """Return the service's error code, or "" if the service did not respond."""
     response: Any = getattr(error, "response", None)

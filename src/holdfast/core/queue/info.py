@@ -3,20 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import Enum
 from typing import Any
+
+from holdfast.core.queue.states import MessageState as MessageState
 
 CANCELLED = "cancelled by an operator"
 """The reason of a message that `cancel` dead-lettered."""
-
-
-class MessageState(Enum):
-    """The state of a message. A delayed message is PENDING with a due time in the future."""
-
-    PENDING = "pending"
-    LEASED = "leased"
-    COMPLETED = "completed"
-    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)

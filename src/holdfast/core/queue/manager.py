@@ -1,5 +1,7 @@
 """The queue contract: what every queue guarantees, whatever its backend."""
 
+from __future__ import annotations  # keeps annotations as text, which loads no types
+
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,6 +13,7 @@ from threading import Event, Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, overload
 
+from holdfast._lazy import lazy_exports
 from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import (
@@ -23,18 +26,24 @@ from holdfast.core.errors import (
 from holdfast.core.event_log import LoggedEvents
 from holdfast.core.events import Events
 from holdfast.core.lease.lease import RELEASED, Lease, Renewal, Unanswered
-from holdfast.core.queue.info import Holder as Holder
-from holdfast.core.queue.info import MessageInfo as MessageInfo
-from holdfast.core.queue.info import MessagePage as MessagePage
-from holdfast.core.queue.info import MessageState as MessageState
-from holdfast.core.queue.info import PastAttempt as PastAttempt
-from holdfast.core.queue.info import QueueStats as QueueStats
-from holdfast.core.queue.info import QueueWorker as QueueWorker
 from holdfast.core.queue.message import M, Message, P, QueueMessage, get_lease
+from holdfast.core.queue.states import MessageState as MessageState
 
 if TYPE_CHECKING:
     from holdfast.core.queue.aio import AsyncQueue
+    from holdfast.core.queue.info import Holder as Holder
+    from holdfast.core.queue.info import MessageInfo as MessageInfo
+    from holdfast.core.queue.info import MessagePage as MessagePage
+    from holdfast.core.queue.info import PastAttempt as PastAttempt
+    from holdfast.core.queue.info import QueueStats as QueueStats
+    from holdfast.core.queue.info import QueueWorker as QueueWorker
     from holdfast.core.tracing import Tracing
+
+# What operators see is loaded on first use: a worker that only polls needs none of it.
+_, __getattr__ = lazy_exports(
+    __name__,
+    {"core.queue.info": "Holder MessageInfo MessagePage PastAttempt QueueStats QueueWorker"},
+)
 
 MAX_SECONDS = 10 * 366 * 86_400.0
 MAX_RESULT_BYTES = 64 * 1024
@@ -106,7 +115,7 @@ class QueueManager(ABC, Generic[M]):
     messaging_system: str = "holdfast"
     """The system that carries the messages, as OpenTelemetry names it."""
 
-    tracing: "Tracing | None" = None
+    tracing: Tracing | None = None
     """What shows the attempts at messages of this queue as spans."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
@@ -162,7 +171,7 @@ class QueueManager(ABC, Generic[M]):
         """
 
     @cached_property
-    def aio(self) -> "AsyncQueue[M]":
+    def aio(self) -> AsyncQueue[M]:
         """The calls for async code, as in `await queue.aio.push(message)`."""
         from holdfast.core.queue.aio import AsyncQueue  # only async code pays for asyncio
 
@@ -175,7 +184,7 @@ class QueueManager(ABC, Generic[M]):
 
     @overload
     def push(
-        self: "QueueManager[Message[P]]", message: P, *, delay_seconds: float = 0.0
+        self: QueueManager[Message[P]], message: P, *, delay_seconds: float = 0.0
     ) -> str: ...
 
     def push(self, message: Any, *, delay_seconds: float = 0.0) -> str:
@@ -389,6 +398,8 @@ class QueueManager(ABC, Generic[M]):
         SQLite queue returns the newest dead letters and the leases that end first. Raises
         Unsupported as `peek` does. Changes nothing.
         """
+        from holdfast.core.queue.info import MessagePage
+
         messages = self.peek(state, limit + 1 if after is None else _MAX_BROWSED)
         if after is not None:
             messages = islice(
@@ -484,7 +495,7 @@ class QueueManager(ABC, Generic[M]):
     def close(self) -> None:
         """Close files and connections. Leases that are still held run out by themselves."""
 
-    def __enter__(self) -> "QueueManager[M]":
+    def __enter__(self) -> QueueManager[M]:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -7,7 +7,6 @@ wait for each other for a moment and share one call. The other outcomes are sett
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from math import inf
 from random import Random
@@ -34,6 +33,7 @@ from holdfast.core.events import (
 from holdfast.core.lease.lease import Lease
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import M, get_lease
+from holdfast.core.queue.states import SettleResult as SettleResult
 from holdfast.core.worker.context import Context
 from holdfast.core.worker.outcome import (
     DONE,
@@ -58,19 +58,6 @@ _PERMANENT = (MalformedMessage, MessageTooLarge)
 _MAX_ACK_WAIT_SECONDS = 0.01
 
 _random = Random()
-
-
-class SettleResult(Enum):
-    """What happened to the message. WorkerReport has a count for each."""
-
-    # Enum hashes by name in Python code, which is slow for a count per message.
-    __hash__ = object.__hash__
-
-    COMPLETED = "completed"
-    RETRIED = "retried"
-    DEAD_LETTERED = "dead-lettered"
-    GIVEN_BACK = "given back"
-    ABANDONED = "abandoned"
 
 
 def settle(

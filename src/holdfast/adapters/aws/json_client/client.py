@@ -10,15 +10,13 @@ import json
 import os
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
 from random import Random
 from threading import Lock
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
-from uuid import uuid4
 
 from holdfast.adapters.aws.json_client.operations import SERVICES, AwsOperation
 from holdfast.adapters.aws.json_client.response_reader import HttpResponse, InvalidResponse
@@ -73,8 +71,7 @@ _BACKOFF = Backoff(first_seconds=0.5, max_seconds=10.0)
 _NOT_ASKED: Any = object()
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(NamedTuple):
     """How often a request is sent, at most, while it fails."""
 
     tries: int
@@ -194,7 +191,7 @@ class JsonClient:
 
     def _call(self, operation: AwsOperation, **arguments: Any) -> dict[str, Any]:
         if operation.idempotency_parameter is not None:
-            arguments.setdefault(operation.idempotency_parameter, str(uuid4()))
+            arguments.setdefault(operation.idempotency_parameter, _make_token())
         body = encode_body(arguments)
         attempt, reconnects, may_correct_clock = 1, True, True
         while True:
@@ -333,6 +330,12 @@ def _make_user_agent() -> str:
     import botocore
 
     return f"holdfast botocore/{botocore.__version__}"
+
+
+def _make_token() -> str:
+    from uuid import uuid4  # only a write transaction needs it
+
+    return str(uuid4())
 
 
 def _trace_header() -> dict[str, str]:

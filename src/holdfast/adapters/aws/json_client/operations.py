@@ -4,11 +4,12 @@ An operation is in this table if Holdfast calls it often and its response needs 
 has no timestamps, and its binary values can be recognised.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class AwsOperation:
+class AwsOperation(NamedTuple):
     """One operation of a service.
 
     `repeatable` says whether the same request may reach the service twice. A request that may
@@ -20,16 +21,16 @@ class AwsOperation:
     idempotency_parameter: str | None = None  # makes a repeated request count once
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(NamedTuple):
     """How requests to a service are addressed, and its operations by boto3's method name."""
 
     target_prefix: str
     signing_name: str
     host_prefix: str
     endpoint_variable: str
+    api_version: str
     operations: dict[str, AwsOperation]
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
 # Repeating these is within the contract of the queue. A message that was sent twice is
@@ -77,14 +78,25 @@ SERVICES = {
         "sqs",
         "sqs",
         "AWS_ENDPOINT_URL_SQS",
+        "2012-11-05",
         _SQS,
         # SQS then adds the error code of its older protocol, which boto3 shows.
         headers={"x-amzn-query-mode": "true"},
     ),
     "dynamodb": Service(
-        "DynamoDB_20120810", "dynamodb", "dynamodb", "AWS_ENDPOINT_URL_DYNAMODB", _DYNAMODB
+        "DynamoDB_20120810",
+        "dynamodb",
+        "dynamodb",
+        "AWS_ENDPOINT_URL_DYNAMODB",
+        "2012-08-10",
+        _DYNAMODB,
     ),
     "stepfunctions": Service(
-        "AWSStepFunctions", "states", "states", "AWS_ENDPOINT_URL_SFN", _STEP_FUNCTIONS
+        "AWSStepFunctions",
+        "states",
+        "states",
+        "AWS_ENDPOINT_URL_SFN",
+        "2016-11-23",
+        _STEP_FUNCTIONS,
     ),
 }

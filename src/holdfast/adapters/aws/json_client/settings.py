@@ -8,8 +8,7 @@ unusual is configured, as in a Lambda function, the environment is read here.
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from holdfast.adapters.aws.json_client.operations import SERVICES
@@ -38,8 +37,7 @@ _UNUSUAL_VARIABLES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ClientSettings:
+class ClientSettings(NamedTuple):
     """What a client needs to know. botocore has the credentials if there are none here."""
 
     credentials: "EnvironmentCredentials | None"
@@ -123,7 +121,8 @@ def ask_botocore(
             session.full_config, session.get_scoped_config(), service
         ).provide()
     loader = session.get_component("data_loader")
-    rules = loader.load_service_model(service, "endpoint-rule-set-1")
+    # By its path, because botocore would look into the folders of all services for the version.
+    rules = loader.load_data(f"{service}/{SERVICES[service].api_version}/endpoint-rule-set-1")
     chosen = configured or endpoint
     resolved = EndpointProvider(rules, loader.load_data("partitions")).resolve_endpoint(
         Region=region,

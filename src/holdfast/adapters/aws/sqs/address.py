@@ -1,7 +1,7 @@
 """The address of a queue: a name in the current account, or a queue's URL."""
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from holdfast.core.errors import ConfigError
@@ -10,8 +10,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
 _AWS_HOST = re.compile(r"(?:sqs\.)?([a-z0-9-]+?)(?:\.queue)?\.amazonaws\.com(?:\.cn)?")
 
 
-@dataclass(frozen=True, slots=True)
-class QueueAddress:
+class QueueAddress(NamedTuple):
     """The address of one queue.
 
     `url` is None if only the name is known; SQS is then asked for the URL. `region` and

@@ -11,11 +11,13 @@ Dead letters that SQS moved by the redrive policy have no reason, because SQS kn
 Several queues may share one queue for their dead letters; each lists and moves only its own.
 """
 
+from __future__ import annotations  # keeps annotations as text, which loads no types
+
 import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, get_cause_code
 from holdfast.adapters.aws.sqs.address import QueueAddress, parse_address
@@ -36,13 +38,10 @@ from holdfast.adapters.aws.sqs.sending import (
 )
 from holdfast.core.clock import Clock, to_utc
 from holdfast.core.errors import ConfigError, QueueUnavailable
-from holdfast.core.queue.manager import (
-    MessageInfo,
-    MessageState,
-    PastAttempt,
-    Progress,
-    ignore_progress,
-)
+from holdfast.core.queue.manager import MessageState, Progress, ignore_progress
+
+if TYPE_CHECKING:
+    from holdfast.core.queue.info import MessageInfo
 
 _INSPECT_SECONDS = 30  # listed dead letters are visible again after this time at the latest
 _MOVE_TIMEOUT_SECONDS = 600.0
@@ -268,6 +267,8 @@ def _get_sent_ms(letter: Receipt) -> int:
 
 
 def _to_message_info(queue: QueueClient, letter: Receipt) -> MessageInfo:
+    from holdfast.core.queue.info import MessageInfo, PastAttempt  # only operators need them
+
     notes = {name: value.get("StringValue", "") for name, value in letter.attributes.items()}
     has_count = notes.get(ATTEMPTS, "").isdecimal()
     attempts = int(notes[ATTEMPTS]) if has_count else letter.receives - 1

@@ -12,12 +12,14 @@ another worker has. So every call first checks the lease's own deadline, which c
 before the receive. A stale handle never leaves this process.
 """
 
+from __future__ import annotations  # keeps annotations as text, which loads no types
+
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from math import ceil, inf
 from threading import Event
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from holdfast.adapters.aws.sqs.address import parse_address
 from holdfast.adapters.aws.sqs.dead_letters import SQSDeadLetters
@@ -51,11 +53,9 @@ from holdfast.core.events import Events
 from holdfast.core.lease.lease import Lease, Renewal
 from holdfast.core.process import after_fork
 from holdfast.core.queue.manager import (
-    MessageInfo,
     MessageState,
     Progress,
     QueueManager,
-    QueueStats,
     ignore_progress,
 )
 from holdfast.core.queue.message import (
@@ -65,7 +65,10 @@ from holdfast.core.queue.message import (
     attach_headers,
     attach_lease,
 )
-from holdfast.core.worker.settle import SettleResult
+from holdfast.core.queue.states import SettleResult
+
+if TYPE_CHECKING:
+    from holdfast.core.queue.info import MessageInfo, QueueStats
 
 CAP_SECONDS = 12 * 3600.0  # from the receive; SQS refuses to extend beyond it
 MAX_POLL_SECONDS = 20
@@ -389,6 +392,8 @@ class SQSQueue(QueueManager[M]):
 
     def stats(self) -> QueueStats:
         """Return approximate counts. Do not calculate with them: SQS promises no accuracy."""
+        from holdfast.core.queue.info import QueueStats  # only operators need it
+
         counts = self._client.count_messages()
         return QueueStats(expired=0, completed=None, failed=self._dead.count(), **counts)
 

@@ -2,15 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.adapters.aws import clients
 from holdfast.adapters.aws.errors import (
     DENIED,
     MESSAGE_REFUSED,
     get_cause_code,
+    get_client_errors,
     is_transient_code,
     translate_error,
 )
@@ -58,8 +58,7 @@ class Receipt:
         return int(self.system.get("ApproximateReceiveCount", 1))
 
 
-@dataclass(frozen=True, slots=True)
-class EntryFailure:
+class EntryFailure(NamedTuple):
     """Why one entry of a batch failed."""
 
     code: str
@@ -76,8 +75,7 @@ _COUNTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class QueueFacts:
+class QueueFacts(NamedTuple):
     """The queue's settings, which are read once, and again after SQS refused a message."""
 
     arn: str
@@ -107,8 +105,7 @@ class QueueClient:
 
     def make_sibling(self, address: QueueAddress) -> "QueueClient":
         """Make a client for another queue of the same account, region and server."""
-        sibling = replace(
-            address,
+        sibling = address._replace(
             region=address.region or self.address.region,
             endpoint=address.endpoint or self.address.endpoint,
         )
@@ -159,11 +156,9 @@ class QueueClient:
         """Call an operation. Every call to SQS of a queue is made here."""
         retrying_client, fail_fast_client = self._connect()  # it says if boto3 is missing
         client = fail_fast_client if fail_fast else retrying_client
-        from botocore.exceptions import BotoCoreError, ClientError
-
         try:
             response: Mapping[str, Any] = getattr(client, operation)(**arguments)
-        except (BotoCoreError, ClientError) as error:
+        except get_client_errors() as error:
             raise translate_error(str(self), error) from error
         return response
 

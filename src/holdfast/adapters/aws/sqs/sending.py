@@ -7,10 +7,9 @@ end.
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 from random import Random
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 from holdfast.adapters.aws.errors import MESSAGE_REFUSED
 from holdfast.adapters.aws.sqs.queue_client import (
@@ -38,14 +37,15 @@ REASON, DETAIL = "HoldfastReason", "HoldfastDetail"
 ATTEMPTS, SOURCE = "HoldfastAttempts", "HoldfastSource"
 
 _HEADER_NAMES = ("traceparent", "tracestate")
-_X_RAY = re.compile(
+# These two are rarely needed, so `re` compiles them on first use.
+_X_RAY = (
     r"Root=1-(?P<time>[0-9a-f]{8})-(?P<random>[0-9a-f]{24});"
     r"Parent=(?P<parent>[0-9a-f]{16})(;Sampled=(?P<sampled>[01]))?"
 )
 _HOLDFAST_NAMES = frozenset({REASON, DETAIL, ATTEMPTS, SOURCE})
 _MAX_ATTRIBUTES = 10  # attributes of one message
 _VALUES = ("DataType", "StringValue", "BinaryValue")
-_NOT_TEXT = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NOT_TEXT = "[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 _MAX_REASON_CHARS, _MAX_DETAIL_CHARS = 1_000, 8_000
 _SHORT_REASON_BYTES = 150  # of a reason, name and type counted: it is kept before all the rest
 
@@ -57,8 +57,7 @@ _SQS_ID = re.compile(r"[A-Za-z0-9!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]{1,128}")
 _NOT_XML = re.compile("[\ufffe\uffff]")  # valid unescaped in JSON, but refused by SQS
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingMessage:
+class OutgoingMessage(NamedTuple):
     """One message in the form that SQS accepts."""
 
     id: str
@@ -184,7 +183,7 @@ def read_headers(receipt: Receipt) -> Headers | None:
         for name in _HEADER_NAMES
         if name in receipt.attributes
     }
-    if not headers and (found := _X_RAY.search(receipt.system.get("AWSTraceHeader", ""))):
+    if not headers and (found := re.search(_X_RAY, receipt.system.get("AWSTraceHeader", ""))):
         flags = "01" if found["sampled"] == "1" else "00"
         trace = f"{found['time']}{found['random']}"
         headers = {"traceparent": f"00-{trace}-{found['parent']}-{flags}"}
@@ -266,7 +265,7 @@ def make_dead_letter_notes(
 
 
 def _make_text_attribute(text: str, max_chars: int) -> dict[str, str]:
-    clean = _NOT_TEXT.sub("?", text)[:max_chars] or "(none)"
+    clean = re.sub(_NOT_TEXT, "?", text)[:max_chars] or "(none)"
     return {"DataType": "String", "StringValue": clean}
 
 

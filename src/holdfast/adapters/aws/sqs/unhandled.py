@@ -25,7 +25,7 @@ from holdfast.adapters.aws.sqs.sending import send_copy
 from holdfast.core import events as ev
 from holdfast.core.errors import HoldfastError, NewerSchema
 from holdfast.core.events import Events
-from holdfast.core.worker.settle import SettleResult
+from holdfast.core.queue.states import SettleResult
 
 NEWER_SCHEMA_DELAY_SECONDS = 30
 FIRST_WAIT_SECONDS = 60

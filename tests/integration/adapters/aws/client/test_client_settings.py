@@ -133,6 +133,12 @@ def test_every_partition_has_its_host(
 
 
 @pytest.mark.parametrize("service", SERVICES)
+def test_the_rules_for_endpoints_are_those_of_the_latest_version(service: str) -> None:
+    latest = create_loader().determine_latest_version(service, "endpoint-rule-set-1")
+    assert SERVICES[service].api_version == latest
+
+
+@pytest.mark.parametrize("service", SERVICES)
 def test_the_short_way_leads_to_the_same_host_in_every_common_region(
     environ: pytest.MonkeyPatch, service: str
 ) -> None:
