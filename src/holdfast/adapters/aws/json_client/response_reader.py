@@ -6,7 +6,7 @@ headers, and a body by length, in chunks or to the end of the connection.
 """
 
 import socket
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.core.clock import Clock
 
@@ -15,8 +15,7 @@ _MAX_HEAD_BYTES = 64 * 1024
 _RECEIVE_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
+class HttpResponse(NamedTuple):
     """A complete response. The names of its headers are in lower case."""
 
     status: int

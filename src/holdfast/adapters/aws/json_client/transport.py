@@ -11,9 +11,8 @@ import socket
 import ssl
 import sys
 from base64 import b64encode
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from holdfast.adapters.aws.json_client.response_reader import (
@@ -29,8 +28,7 @@ _MAX_IDLE_CONNECTIONS = 32
 _MAX_IDLE_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(NamedTuple):
     """How long connecting may take, and then the request with its complete response."""
 
     connect_seconds: float
