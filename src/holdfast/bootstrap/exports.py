@@ -197,9 +197,9 @@ def _make_list_reader(manifests: str | None) -> Callable[[JobRequest], Iterator[
     """
     read_lines: Callable[[str], Iterator[str]] = _read_lines
     if manifests is not None and parse_url(manifests, TARGETS).scheme == "s3":
-        from holdfast.adapters.export import targets
+        from holdfast.adapters.export import s3_target
 
-        read_lines, manifests = targets.read_lines, manifests.rstrip("/")
+        read_lines, manifests = s3_target.read_lines, manifests.rstrip("/")
 
     def read_manifest(request: JobRequest) -> Iterator[TaskSpec]:
         if manifests is None:

@@ -17,7 +17,7 @@ from holdfast.adapters.aws import clients
 from holdfast.adapters.export.cancellation import RunningDownload
 from holdfast.adapters.export.errors import TaskError
 from holdfast.adapters.export.partial_files import PartialFile
-from holdfast.adapters.export.targets import S3Target, read_lines
+from holdfast.adapters.export.s3_target import S3Target, read_lines
 from holdfast.adapters.export.task_input import Digests, TaskInput
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import ConfigError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.export.targets import S3Target
+from holdfast.adapters.export.s3_target import S3Target
 from holdfast.adapters.local.filesystem import FilesystemQueue
 from holdfast.adapters.local.sqlite import SQLiteJobs
 from holdfast.core.errors import ConfigError, QueueUnavailable
