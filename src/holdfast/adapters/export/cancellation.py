@@ -36,23 +36,25 @@ class RunningDownload:
         if self.is_stopped:
             raise TaskError(CANCELLED, "it was cancelled", keep=True)
 
-    def report_bytes(self, count: int) -> bool:
-        """Count more bytes, and report them if a report is due. Return whether it was."""
-        self._unreported += count
-        now = self._clock.monotonic()
-        if now - self._reported_at < _REPORT_INTERVAL_SECONDS:
-            return False
-        self._send_report(now)
-        return True
+    def is_report_due(self) -> bool:
+        """Return whether it is time to report bytes."""
+        return self._clock.monotonic() - self._reported_at >= _REPORT_INTERVAL_SECONDS
 
-    def _send_report(self, now: float) -> None:
-        count, self._unreported, self._reported_at = self._unreported, 0, now
+    def report_bytes(self, count: int) -> None:
+        """Count more bytes, and report them if a report is due."""
+        self._unreported += count
+        if self.is_report_due():
+            self._send_report()
+
+    def _send_report(self) -> None:
+        count, self._unreported = self._unreported, 0
+        self._reported_at = self._clock.monotonic()
         self._report(count)
 
     def finish(self) -> None:
         """Report the bytes that were not reported yet."""
         if self._unreported:
-            self._send_report(self._clock.monotonic())
+            self._send_report()
 
     def report_waiting(self) -> None:
         """Report that the task waits, so that the pool does not take it for stalled.

@@ -179,17 +179,17 @@ class ResponseBody:
         if head.status == 206:
             self._continue(head)
         else:
-            self._start(head)
+            self._start(head, length)
         has_open_end = length is None and not head.is_chunked
         if has_open_end and task.checksum is None and task.size is None:
             text = "no length is declared, and neither size nor checksum is known"
             raise TaskError("LengthUnknown", text)
         self._check_size(self.part.length or 0)
 
-    def _start(self, head: ResponseHead) -> None:
+    def _start(self, head: ResponseHead, length: int | None) -> None:
         if self.part.size:
             self.part.restart()
-        self.part.begin(head.validator, head.length)
+        self.part.begin(head.validator, length)
         expected = self._task.size
         if self.part.length is not None and expected not in (None, self.part.length):
             raise self._task.make_size_error(self.part.length)
@@ -212,11 +212,19 @@ class ResponseBody:
 
     def write(self, data: bytes) -> None:
         """Add bytes, and write them to the part when there are enough of them."""
-        if self._buffered_bytes + len(data) > _BUFFER_BYTES:
+        size = len(data)
+        if self._buffered_bytes + size > _BUFFER_BYTES:
             self._write_out()
-        start, self._buffered_bytes = self._buffered_bytes, self._buffered_bytes + len(data)
-        self._buffer[start : self._buffered_bytes] = data
-        if self._run.report_bytes(len(data)):
+        end = self._buffered_bytes + size
+        self._buffer[end - size : end] = data
+        self._buffered_bytes = end
+
+    def report_if_due(self) -> None:
+        """Write out and report what was received, if it is time for a report.
+
+        So of a slow body, too, most bytes are on disk when the process is killed.
+        """
+        if self._buffered_bytes and self._run.is_report_due():
             self._write_out()
 
     def _write_out(self) -> None:
@@ -229,6 +237,7 @@ class ResponseBody:
         self._buffered_bytes = 0
         if data:
             self.part.write(data)
+            self._run.report_bytes(len(data))
 
     def _check_size(self, size: int) -> None:
         if self._max_bytes is not None and size > self._max_bytes:

@@ -54,7 +54,7 @@ class PartialFiles:
             # finished file, and to write to it would corrupt what readers see.
             if _is_at(fd, f"{stem}.part", self.fd):
                 return PartialFile(
-                    self.fd, f"{stem}.part", fd, _hash(url), digests, shared=True
+                    self.fd, f"{stem}.part", fd, url, digests, shared=True
                 )
             os.close(fd)
 
@@ -70,7 +70,7 @@ class PartialFiles:
             except OSError:
                 pass  # locks do not work here, so a sweep does not remove it either
             if _is_at(fd, name, self.fd):  # no sweep removed it before it was locked
-                return PartialFile(self.fd, name, fd, _hash(url), digests, shared=False)
+                return PartialFile(self.fd, name, fd, url, digests, shared=False)
             os.close(fd)
 
     def sweep(self, older_than: float) -> int:
@@ -112,7 +112,7 @@ class PartialFile:
     """
 
     def __init__(
-        self, folder: int, name: str, fd: int, url_hash: str, digests: Digests, *, shared: bool
+        self, folder: int, name: str, fd: int, url: str, digests: Digests, *, shared: bool
     ) -> None:
         self.folder = folder
         self.name = name
@@ -122,7 +122,7 @@ class PartialFile:
         self.validator: str | None = None
         self.length: int | None = None
         self.complete = False
-        self._url_hash = url_hash
+        self._url = url
         self._shared = shared
         self._has_note = False
         # Whether this name was given up. Then it may be another process's part by now.
@@ -162,7 +162,7 @@ class PartialFile:
                 note = json.loads(os.read(file.fileno(), _CHUNK))
         except (OSError, ValueError, RecursionError):
             return {}
-        return note if _is_note(note) and note["url"] == self._url_hash else {}
+        return note if _is_note(note) and note["url"] == _hash(self._url) else {}
 
     def begin(self, validator: str | None, length: int | None) -> None:
         """Set the version of the file that the following bytes belong to."""
@@ -186,7 +186,7 @@ class PartialFile:
         if not self._shared or not self.validator:
             return
         note = {
-            "url": self._url_hash,
+            "url": _hash(self._url),  # not the URL, which may hold a signature
             "validator": self.validator,
             "length": self.length,
             "boot": _read_boot_id(),

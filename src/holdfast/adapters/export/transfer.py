@@ -51,7 +51,10 @@ class BodyReceiver(Protocol):
         """Receive the complete head. Raises TaskError to refuse the body."""
 
     def write(self, data: bytes) -> None:
-        """Receive some bytes of the body."""
+        """Receive some bytes of the body. It is called for every 16 KiB."""
+
+    def report_if_due(self) -> None:
+        """Report how far the body is. It is called at least once a second."""
 
 
 class DownloadRequest:
@@ -94,7 +97,7 @@ class DownloadRequest:
         curl.setopt(pycurl.OPENSOCKETFUNCTION, self._open_socket)
         curl.setopt(pycurl.HEADERFUNCTION, self._receive_header)
         curl.setopt(pycurl.WRITEFUNCTION, self._receive_body)
-        curl.setopt(pycurl.XFERINFOFUNCTION, self._check_cancelled)
+        curl.setopt(pycurl.XFERINFOFUNCTION, self._check_progress)
         curl.setopt(pycurl.DEBUGFUNCTION, self._count_received)
         self._kept_fd = curl.getinfo(pycurl.ACTIVESOCKET)
         number = 0
@@ -166,7 +169,13 @@ class DownloadRequest:
             if any(_has_bytes(fd) for fd in fds):
                 raise _make_surplus_error()
 
-    def _check_cancelled(self, *_: object) -> bool:
+    def _check_progress(self, *_: object) -> bool:
+        """Return whether to end the transfer. libcurl calls this at least once a second."""
+        try:
+            self._receiver.report_if_due()
+        except BaseException as error:
+            self._error = error
+            return True
         return self._run.is_stopped
 
     def _get_response(self, number: int) -> ResponseHead:

@@ -29,17 +29,45 @@ def kill_group(leader: int) -> None:
 
 
 def is_group_gone(leader: int) -> bool:
-    """Return whether no member is left. Call this after waiting for the leader itself.
+    """Return whether no living member is left. Call it after killing the group and waiting
+    for the leader itself.
 
-    If no process reaps orphans, dead members stay in their group. So do not wait forever
-    for this to become true.
+    Where /proc does not show the members, dead ones that no process reaps count as living.
+    So do not wait forever for this to become true.
     """
     _reap_orphans(leader)
     try:
         os.killpg(leader, 0)
     except (ProcessLookupError, PermissionError):
         return True
-    return False
+    return _are_members_dead(leader)
+
+
+def _are_members_dead(leader: int) -> bool:
+    """Return whether the members are seen, and are all dead.
+
+    Process 1 of some containers takes seconds to reap an orphan, or never does. A killed
+    group gets no new members, so none can be missed.
+    """
+    seen = False
+    for pid in filter(str.isdecimal, _list_processes()):
+        with suppress(OSError):  # it was reaped meanwhile
+            with open(f"/proc/{pid}/stat", "rb") as stat:
+                fields = stat.read().rpartition(b")")[2].split(maxsplit=18)
+            state, group, threads = fields[0], fields[2], fields[17]
+            if int(group) == leader:
+                # While another thread of it is ending, a process may still act.
+                if state != b"Z" or int(threads) > 1:
+                    return False
+                seen = True
+    return seen
+
+
+def _list_processes() -> list[str]:
+    try:
+        return os.listdir("/proc")
+    except OSError:  # there is no /proc
+        return []
 
 
 def _reap_orphans(leader: int) -> None:
