@@ -252,14 +252,14 @@ class Supervisor:
             if worker.is_idle and self._retries:
                 self._give(worker, self._retries.popleft(), now)
         self._grow(now)
-        while (least_busy := self._find_least_busy()) and (task := self._source.take()):
+        able = [worker for worker in self.workers if worker.has_room]
+        while able and (task := self._source.take()):
+            least_busy = min(able, key=_count_running)
             self._give(least_busy, TaskAttempt(task), now)
+            if not least_busy.has_room:
+                able.remove(least_busy)
         for worker in self.workers:
             worker.process.flush()
-
-    def _find_least_busy(self) -> PoolWorker | None:
-        able = [worker for worker in self.workers if worker.has_room]
-        return min(able, key=lambda worker: len(worker.running), default=None)
 
     def _grow(self, now: float) -> None:
         """Want one more worker if no slot became free for a while.
@@ -306,6 +306,10 @@ class Supervisor:
         wanted = self.worker_slots[: self._wanted_size]
         due = [slot.not_before - now for slot in wanted if slot.worker is None]
         return max(0.0, min([MAX_TICK_SECONDS, *due]))
+
+
+def _count_running(worker: PoolWorker) -> int:
+    return len(worker.running)
 
 
 class SafeTaskSource:

@@ -189,3 +189,43 @@ def test_after_a_kill_the_message_is_back_within_one_lease_however_old_the_work(
     assert view.holder.expires_at <= killed_at + timedelta(seconds=lease_seconds)
     [message] = eventually(lambda: queue.poll(wait_seconds=1.0))
     assert message.attempts == 2
+
+
+_REAPS_NO_ORPHANS = """
+import ctypes, subprocess, sys
+PR_SET_CHILD_SUBREAPER = 36
+ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans below are its children now
+sys.exit(subprocess.run([sys.executable, "-c", sys.argv[1]]).returncode)
+"""
+_KILLS_A_GROUP = """
+import os, time
+from holdfast.core.process.process_group import is_group_gone, kill_group
+ready, tell = os.pipe()
+leader = os.fork()
+if not leader:
+    os.setsid()
+    if not os.fork():
+        os.write(tell, b"!")
+        time.sleep(600)
+    os.read(ready, 1)
+    os._exit(0)
+os.waitpid(leader, 0)
+assert not is_group_gone(leader), "a member lives"
+kill_group(leader)
+until = time.monotonic() + 30
+while not is_group_gone(leader):
+    assert time.monotonic() < until, "dead members count as living"
+    time.sleep(0.001)
+os.killpg(leader, 0)  # the dead member is still there
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc shows whether a process is dead")
+def test_a_group_of_dead_processes_is_gone_even_if_no_process_reaps_them() -> None:
+    """Process 1 of some containers reaps seconds later, or never. Each end waited for it."""
+    subprocess.run(
+        [sys.executable, "-c", _REAPS_NO_ORPHANS, _KILLS_A_GROUP],
+        check=True,
+        timeout=TIMEOUT_SECONDS,
+        env=make_child_environment(),
+    )
