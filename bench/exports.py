@@ -232,7 +232,9 @@ def _bars(measured: Measured, loads: Sequence[Load], players: Sequence[Player]) 
     def explain_bound(player: Player, load: Load) -> str:
         start, bare = _seconds(measured, START, HOLDFAST), _seconds(measured, load, BARE)
         least = [sum(times) for times in zip(start, bare, strict=True)]
-        cpu = ratio(_cpu_seconds(measured, load, HOLDFAST), _cpu_seconds(measured, load, player))
+        cpu = ratio(
+            _cpu_seconds(measured, load, HOLDFAST), _cpu_seconds(measured, load, player)
+        )
         return (
             f"measured bound: the start for one file ({median(start):.2f} s) and {BARE} "
             f"({median(bare):.2f} s) together reach "

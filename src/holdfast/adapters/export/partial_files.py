@@ -53,9 +53,7 @@ class PartialFiles:
             # It may have been published or removed between open and lock. Then this is a
             # finished file, and to write to it would corrupt what readers see.
             if _is_at(fd, f"{stem}.part", self.fd):
-                return PartialFile(
-                    self.fd, f"{stem}.part", fd, url, digests, shared=True
-                )
+                return PartialFile(self.fd, f"{stem}.part", fd, url, digests, shared=True)
             os.close(fd)
 
     def _open_private(self, stem: str, url: str, digests: Digests) -> "PartialFile":

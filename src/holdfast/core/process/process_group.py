@@ -66,7 +66,7 @@ def _are_members_dead(leader: int) -> bool:
 def _list_processes() -> list[str]:
     try:
         return os.listdir("/proc")
-    except OSError:  # there is no /proc
+    except OSError:  # /proc does not exist
         return []
 
 
