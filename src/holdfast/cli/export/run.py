@@ -4,6 +4,7 @@ No queue is involved. The job store records what is done, so after Ctrl-C, a cra
 cut the same command continues with the rest.
 """
 
+import gc
 import os
 import shlex
 from heapq import nsmallest
@@ -127,6 +128,9 @@ class ExportRun:
             self.jobs.note_progress(self.job.job_id)
         started = SYSTEM_CLOCK.monotonic()
         runner = self._make_runner()
+        # The imported modules live to the end. Without them, each collection is short, and so
+        # is the last one, for which the command would keep its caller waiting.
+        gc.freeze()
         self.job = runner.run()
         self.signal = 0 if self.job.terminal else runner.first_signal
         self.seconds = SYSTEM_CLOCK.monotonic() - started
