@@ -54,10 +54,11 @@ def _are_members_dead(leader: int) -> bool:
         with suppress(OSError):  # it was reaped meanwhile
             with open(f"/proc/{pid}/stat", "rb") as stat:
                 fields = stat.read().rpartition(b")")[2].split(maxsplit=18)
-            state, group, threads = fields[0], fields[2], fields[17]
-            if int(group) == leader:
-                # While another thread of it is ending, a process may still act.
-                if state != b"Z" or int(threads) > 1:
+            state, parent, group, threads = fields[0], *map(int, (*fields[1:3], fields[17]))
+            if group == leader:
+                # While another thread of it is ending, a process may still act. A child of
+                # ours has to be reaped, by the next call.
+                if state != b"Z" or threads > 1 or parent == os.getpid():
                     return False
                 seen = True
     return seen
