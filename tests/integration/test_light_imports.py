@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -148,3 +149,14 @@ def test_the_first_poll_loads_only_what_it_uses() -> None:
         "holdfast.testing",
     ]
     assert list_loaded(_CALL + _TYPED_QUEUE, unused) == []
+
+
+def test_an_export_to_a_folder_loads_neither_aws_nor_tls(tmp_path: Path) -> None:
+    """Every worker process would pay for them before its first file."""
+    settings = f"WorkSettings({str(tmp_path / 'to')!r}, {str(tmp_path / 'scratch')!r})"
+    code = (
+        "from holdfast.adapters.export.work import WorkSettings, make_work\n"
+        f"make_work({settings})()"
+    )
+    forbidden = ["holdfast.adapters.aws", "boto3", "botocore", "ssl", "pydantic"]
+    assert list_loaded(code, forbidden) == []

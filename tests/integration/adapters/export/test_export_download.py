@@ -282,3 +282,25 @@ def test_a_host_gets_no_more_connections_than_it_is_allowed(place: ExportPlace) 
     assert all(result["success"] for result in results)
     assert len(place.visible()) == 16
     assert most[0] == 2
+
+
+def test_bytes_of_a_slow_body_are_on_disk_and_reported_before_it_ends(
+    place: ExportPlace,
+) -> None:
+    """Otherwise a kill would cost them, and the pool would take the task for stalled."""
+    place.clock = SYSTEM_CLOCK
+    reports: list[int] = []
+    checked = Event()
+
+    def slow(ask: Ask, wire: Wire) -> None:
+        wire.head("200 OK", "Content-Length: 8", f"ETag: {ETAG}")
+        wire.body(b"half")
+        until(lambda: sum(reports) == place.part_size() == 4)
+        checked.set()
+        wire.body(b"full")
+
+    with place.work() as work:
+        task = place.task(place.server.on("/a", slow))
+        assert work.process(task, reports.append)["success"]
+    assert checked.is_set()
+    assert sum(reports) == 8
