@@ -7,6 +7,10 @@ from pathlib import Path
 
 # The benchmarks of each page. A page is written if all of them were measured in full size.
 PAGES = {
+    "benchmarks-sqs.md": ("sqs", "sqs_long", "sqs_renew", "cold_start"),
+    "benchmarks-jobs.md": ("exports", "accounting", "orchestrator", "dynamodb"),
+    "benchmarks-chat.md": ("chat",),
+    "benchmarks-observability.md": ("telemetry", "console"),
     "benchmarks.md": (
         "cycle",
         "backlog",
@@ -23,10 +27,6 @@ PAGES = {
         "sqlite_power",
         "sqlite_renew",
     ),
-    "benchmarks-sqs.md": ("sqs", "sqs_long", "sqs_renew", "cold_start"),
-    "benchmarks-jobs.md": ("exports", "accounting", "orchestrator", "dynamodb"),
-    "benchmarks-chat.md": ("chat",),
-    "benchmarks-observability.md": ("telemetry", "console"),
 }
 BENCHMARKS = tuple(name for names in PAGES.values() for name in names)
 HERE = Path(__file__).parent

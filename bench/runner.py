@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from time import monotonic
 
 from rich.console import Console
 
@@ -29,13 +30,13 @@ def run_all(
         machine = describe(folder, arena.description)
         for name, value in machine.items():
             console.print(f"[dim]{name:12}[/] {value}", highlight=False)
-        results = _run(names, _session(arena, console, rounds, quick))
+        session = _session(arena, console, rounds, quick)
+        results: list[Result] = []
+        for name in names:
+            results.append(_run(name, session))
+            _write_pages(pages, machine, results, console)
     finally:
         arena.close()
-    for page, needed in pages.items():
-        if set(needed) <= set(names):
-            report.write(page, machine, [result for result in results if result.name in needed])
-            console.print(f"written to {page.name}")
     return _exit_code(console, results)
 
 
@@ -44,13 +45,26 @@ def _session(arena: Arena, console: Console, rounds: int, quick: bool) -> Sessio
     return Session(arena, console, floor, arena.scratch, rounds, quick)
 
 
-def _run(names: Sequence[str], session: Session) -> list[Result]:
-    results = []
-    for name in names:
-        result: Result = import_module(f"bench.{name}").run(session)
-        report.show(session.console, result)
-        results.append(result)
-    return results
+def _run(name: str, session: Session) -> Result:
+    began = monotonic()
+    result: Result = import_module(f"bench.{name}").run(session)
+    report.show(session.console, result)
+    session.console.print(f"{name} took {monotonic() - began:,.0f} s")
+    return result
+
+
+def _write_pages(
+    pages: Mapping[Path, Sequence[str]],
+    machine: Mapping[str, str],
+    results: Sequence[Result],
+    console: Console,
+) -> None:
+    """Write the pages that the last result completes, so that a later failure loses none."""
+    measured = {result.name for result in results}
+    for page, needed in pages.items():
+        if results[-1].name in needed and measured.issuperset(needed):
+            report.write(page, machine, [result for result in results if result.name in needed])
+            console.print(f"written to {page.name}")
 
 
 def _exit_code(console: Console, results: Sequence[Result]) -> int:
