@@ -28,6 +28,7 @@ def run_all(
     arena = open_arena(folder)
     try:
         machine = describe(folder, arena.description)
+        machine["Rounds"] = f"{rounds}, unless a note says otherwise; figures are medians"
         for name, value in machine.items():
             console.print(f"[dim]{name:12}[/] {value}", highlight=False)
         session = _session(arena, console, rounds, quick)
