@@ -144,7 +144,11 @@ def _unmount(mounted: Path) -> None:
 
 
 def _run(*command: str) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    except subprocess.CalledProcessError as error:
+        error.add_note(error.stderr)
+        raise
 
 
 def open_arena(base: Path) -> Arena:

@@ -14,8 +14,8 @@ END = "<!-- bench:end -->"
 INTRODUCTION = f"""# Benchmarks
 
 `make bench` measures Holdfast beside its peers and beside the bare system calls, in one run,
-and writes what follows. Figures of different runs or machines do not compare; the ratios do. A ratio is the median of
-those of all rounds, so it may differ from that of two medians.
+and writes what follows. Figures of different runs or machines do not compare; the ratios do.
+A ratio is the median of those of all rounds, so it may differ from that of two medians.
 
 {BEGIN}
 {END}

@@ -1,5 +1,6 @@
 """Run the chosen benchmarks and report the results."""
 
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -9,11 +10,13 @@ from time import monotonic
 from rich.console import Console
 
 from bench import report
-from bench.arena import Arena, open_arena
+from bench.arena import GIB, Arena, open_arena
 from bench.floor import compile_floor
 from bench.machine import describe
 from bench.session import Session
 from bench.verdict import Result
+
+MIN_FREE_GIB = 20  # a million files in each of three images, and more
 
 
 def run_all(
@@ -25,6 +28,8 @@ def run_all(
 ) -> int:
     """Run the benchmarks, write the complete pages, and return 0 if every bar is met."""
     console = Console(width=None if sys.stdout.isatty() else 130)
+    if not quick:
+        _require_space(folder)
     arena = open_arena(folder)
     try:
         machine = describe(folder, arena.description)
@@ -39,6 +44,15 @@ def run_all(
     finally:
         arena.close()
     return _exit_code(console, results)
+
+
+def _require_space(folder: Path) -> None:
+    """Exit if the disk is too full. Otherwise a mount would fail in the middle of the run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    gib = shutil.disk_usage(folder).free / GIB
+    if gib < MIN_FREE_GIB:
+        needed = f"the bench needs {MIN_FREE_GIB} GiB at {folder}, and {gib:.1f} GiB are free"
+        sys.exit(f"{needed}: delete something, or choose another folder with --dir")
 
 
 def _session(arena: Arena, console: Console, rounds: int, quick: bool) -> Session:
