@@ -19,7 +19,7 @@ help:
 	@echo "make picture the demo's last screen as docs/images/demo.svg, for the README"
 	@echo "make screenshots   every view of the web console, to build/screenshots and docs/images"
 	@echo "make chaos   minutes of kills and freezes      make bench   figures beside the peers"
-	@echo "             ROUNDS=3 makes the bench shorter; by default it has 5 rounds and takes 90 minutes"
+	@echo "             ROUNDS=3 makes the bench shorter; by default it has 5 rounds and takes more than an hour"
 	@echo "make scale   a simulated week of the AWS stack under load, as docs/scale.md"
 
 $(BIN)/python:

@@ -21,7 +21,6 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-from holdfast.adapters.aws.errors import get_client_errors
 from holdfast.adapters.aws.json_client.client import JsonClient, RetryPolicy
 from holdfast.adapters.aws.json_client.operations import SERVICES
 from holdfast.adapters.aws.json_client.selection import find_patch
@@ -163,14 +162,17 @@ def _explain_errors(service: str) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            if not isinstance(error, (*get_client_errors(), ValueError)):
-                raise
-            if type(error).__name__ == "NoRegionError":
+            # Here, because a cold start without an error must not import them.
+            from botocore.exceptions import BotoCoreError, NoRegionError
+
+            if isinstance(error, NoRegionError):
                 url = ", or use the queue's complete URL" if service == "sqs" else ""
                 raise ConfigError(
                     f"no region for {service}: set AWS_REGION or AWS_DEFAULT_REGION{url}"
                 ) from None
-            raise ConfigError(f"cannot make the {service} client: {error}") from error
+            if isinstance(error, BotoCoreError | ValueError):
+                raise ConfigError(f"cannot make the {service} client: {error}") from error
+            raise
     except ImportError:
         raise ConfigError("Amazon's services need boto3: pip install 'holdfast[aws]'") from None
 
