@@ -18,7 +18,7 @@ They follow the semantic conventions for messaging:
 Only the API is used. An application without a tracer provider records nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -30,6 +30,7 @@ from holdfast.adapters.observe.otel_api import context as context_api
 from holdfast.conversations import events as cv
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Event
+from holdfast.core.lease.lease import RELEASED
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import (
     QueueMessage,
@@ -139,6 +140,7 @@ class QueueTracing:
         }
         for verb in _SETTLE_VERBS:
             wrappers[verb] = self._wrap_settle(verb, getattr(queue, verb))
+        wrappers["ack_many"] = partial(self._ack_many, queue.ack_many)
         for name, wrapper in wrappers.items():
             setattr(queue, name, wrapper)
 
@@ -282,16 +284,49 @@ class QueueTracing:
 
     def _wrap_settle(self, verb: str, settle: Callable[..., None]) -> Callable[..., None]:
         def settle_traced(message: QueueMessage, *args: Any, **named: Any) -> None:
-            attempt: _Trace | None = get_trace(message)
-            if attempt is not None and not attempt.is_recorded:
+            if (span := self._start_settle(verb, message)) is None:
                 settle(message, *args, **named)
                 return
-            context = None if attempt is None else attempt.context
-            span = self._start(verb, trace.SpanKind.CLIENT, message.id, context=context)
             with _CurrentSpan(_Trace(span)):
                 settle(message, *args, **named)
 
         return settle_traced
+
+    def _ack_many(
+        self, ack_many: Callable[..., None], messages: Sequence[QueueMessage]
+    ) -> None:
+        """Ack. Each message has its own span, because the span belongs to its attempt.
+
+        The call itself belongs to the first of them.
+        """
+        spans: list[tuple[QueueMessage, trace.Span]] = []
+        for message in messages:
+            if (span := self._start_settle("ack", message)) is not None:
+                spans.append((message, span))
+        if not spans:
+            ack_many(messages)
+            return
+        token = context_api.attach(trace.set_span_in_context(spans[0][1]))
+        try:
+            ack_many(messages)
+        except BaseException as error:
+            for message, span in spans:
+                if get_lease(message).state is not RELEASED:
+                    _mark_error(span, type(error).__name__)
+            raise
+        finally:
+            context_api.detach(token)
+            for _, span in spans:
+                span.end()
+
+    def _start_settle(self, verb: str, message: QueueMessage) -> trace.Span | None:
+        """Start the span of a settle, or return None if the attempt is not recorded."""
+        attempt: _Trace | None = get_trace(message)
+        if attempt is None:
+            return self._start(verb, trace.SpanKind.CLIENT, message.id)
+        if not attempt.is_recorded:
+            return None
+        return self._start(verb, trace.SpanKind.CLIENT, message.id, context=attempt.context)
 
 
 class OpenTelemetryTracing:

@@ -73,8 +73,7 @@ class Fetcher(Poller[M]):
         self._starts = self._starts_checked = 0
         self._upkeep_at = inf
         self._loop = BackgroundLoop("holdfast-prefetch", self.tick, self._clock)
-        # With tracing each ack is sent by itself, because its span belongs to one message.
-        if prefetch and self._queue.tracing is None:
+        if prefetch:
             in_flight.ask_for_flush = self._ask_for_upkeep
 
     # -- called by the worker

@@ -13,10 +13,12 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, Sampler, Samp
 from holdfast import Retry, Worker, open_queue
 from holdfast.adapters.aws.sqs import SQSQueue
 from holdfast.conversations import events as cv
+from holdfast.core.errors import LeaseLost
 from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import AnyMessage, attach_headers, get_headers
+from holdfast.core.queue.message import AnyMessage, attach_headers, get_headers, get_lease
 from holdfast.jobs import events as jv
 from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
+from holdfast.testing.contracts.queue.support import poll_all
 from support.observe.traces import Traces, get_id, get_link_ids
 
 SAMPLED = trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(1))
@@ -128,6 +130,72 @@ def test_messages_of_a_batch_have_a_span_each(queue: QueueManager[Any], traces: 
     processed = [span for span in traces.take() if span.name.startswith("process")]
     links = [link for span in processed for link in get_link_ids(span)]
     assert sorted(links) == sorted(get_id(span) for span in created)
+
+
+def test_acks_that_share_a_call_have_a_span_each(
+    queue: QueueManager[Any], traces: Traces
+) -> None:
+    traces.make().trace_queue(queue)
+    queue.push_many([AnyMessage(id=name) for name in ("a", "b", "c")])
+    messages = poll_all(queue)
+    for message in messages:
+        assert queue.tracing is not None
+        with queue.tracing.processing(message):
+            pass
+    queue.ack_many(messages)
+    spans = traces.take()
+    processed = {
+        span.attributes["messaging.message.id"]: span
+        for span in spans
+        if span.name.startswith("process")
+    }
+    acked = [span for span in spans if span.name == f"ack {queue.name}"]
+    assert sorted(processed) == ["a", "b", "c"]
+    assert len(acked) == 3
+    for span in acked:
+        attempt = processed[span.attributes["messaging.message.id"]]
+        assert span.parent.span_id == get_id(attempt)[1]
+        assert span.status.is_unset
+
+
+def test_a_shared_call_shows_which_ack_failed(queue: QueueManager[Any], traces: Traces) -> None:
+    traces.make().trace_queue(queue)
+    queue.push_many([AnyMessage(id=name) for name in ("a", "b", "c")])
+    messages = sorted(poll_all(queue), key=lambda message: message.id)
+    get_lease(messages[1]).lose("another worker has it")
+    traces.take()
+    with pytest.raises(LeaseLost):
+        queue.ack_many(messages)
+    errors = [(span.attributes or {}).get("error.type") for span in traces.take()]
+    assert errors == [None, "LeaseLost", None]
+
+
+def test_calls_inside_a_shared_ack_belong_to_it(traces: Traces) -> None:
+    queue = MemoryQueue(AnyMessage, name="q")
+    current: list[trace.Span] = []
+    ack = queue._ack
+
+    def record_ack(leases: Any) -> Any:
+        current.append(trace.get_current_span())
+        return ack(leases)
+
+    queue._ack = record_ack  # type: ignore[method-assign]
+    traces.make().trace_queue(queue)
+    queue.push_many([AnyMessage(id="a"), AnyMessage(id="b")])
+    queue.ack_many(queue.poll(2))
+    acked = [span for span in traces.take() if span.name == "ack q"]
+    assert [span.get_span_context() for span in current] == [acked[0].get_span_context()]
+    assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+def test_acks_that_are_not_sampled_share_a_call_without_spans() -> None:
+    traces = Traces(sampler=ALWAYS_OFF)
+    queue = MemoryQueue(AnyMessage, name="q")
+    traces.make().trace_queue(queue)
+    queue.push_many([AnyMessage(id="a"), AnyMessage(id="b")])
+    queue.ack_many(queue.poll(2))
+    assert traces.names() == []
+    assert queue.poll() == []
 
 
 def test_the_context_survives_a_failed_attempt(

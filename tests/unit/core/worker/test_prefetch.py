@@ -19,8 +19,6 @@ from holdfast.core.worker.settle import InFlight, WorkerReport
 from holdfast.core.worker.worker import Worker
 from holdfast.testing import ManualClock, MemoryQueue
 
-UNUSED = object()  # tracing that no slot calls in these tests
-
 
 class RecordingQueue(MemoryQueue[AnyMessage]):
     """A queue that records its calls, and whose acks can fail."""
@@ -53,7 +51,6 @@ class Ground:
         lease_seconds: float = 60.0,
         refunds: bool = True,
         stall_seconds: float | None = None,
-        tracing: Any = None,
     ) -> None:
         self.clock = ManualClock(auto_advance=True)
         self.seen: list[Any] = []
@@ -64,7 +61,6 @@ class Ground:
         if not refunds:
             lacking = self.queue.capabilities - {"refund"}
             self.queue.capabilities = lacking  # type: ignore[misc]
-        self.queue.tracing = tracing
         self.keeper = LeaseKeeper(self.clock, events)
         self.in_flight = InFlight(self.queue, events, self.clock)
         self.fetcher = Fetcher(
@@ -404,14 +400,6 @@ def test_no_more_acks_wait_than_one_call_carries() -> None:
     for message in ground.queue.poll(20):
         ground.finish(message)
     assert [len(ack) for ack in ground.queue.acks] == [10, 10]
-
-
-def test_with_tracing_every_ack_is_sent_alone() -> None:
-    """The span of an ack belongs to one message."""
-    ground = Ground(tracing=UNUSED)
-    ground.finish(ground.fetch_ahead())
-    ground.finish(ground.fetch())
-    assert ground.queue.acks == [["m0"], ["m1"]]
 
 
 def test_an_ack_waits_a_hundredth_of_a_second_at_most() -> None:
