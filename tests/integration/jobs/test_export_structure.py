@@ -36,7 +36,8 @@ from holdfast.jobs.request import JobRequest, TaskSpec
 from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
 from holdfast.testing.stepfunctions import SimulatedStepFunctions
 from support.workers import pool_work
-from support.workers.running import Notes, Seen, eventually
+from support.workers.notes import Notes, eventually
+from support.workers.running import Seen
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.core.process.wire import PULSE
 from holdfast.core.worker import child_wire
 from holdfast.core.worker.context import Context
-from support.workers.running import Notes
+from support.workers.notes import Notes
 
 FLOOD_BYTES = 256 << 20  # a reader without a limit would keep all this in memory
 

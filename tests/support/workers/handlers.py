@@ -1,6 +1,5 @@
 """Handlers that child processes can import and that record what they do in a file."""
 
-import asyncio
 import ctypes
 import os
 import signal
@@ -13,7 +12,7 @@ from typing import Any
 from holdfast.core.errors import MessageTooLarge
 from holdfast.core.worker.context import Context
 from holdfast.core.worker.outcome import Reject, Retry
-from support.workers.running import Notes
+from support.workers.notes import Notes
 
 
 def note(message: Any, line: str) -> None:
@@ -38,6 +37,8 @@ def deliver(message: Any) -> None:
 
 
 async def coroutine(message: Any, ctx: Context) -> Any:
+    import asyncio  # here, because most children need none of it
+
     await asyncio.sleep(0.01)
     note(message, f"awaited {message.id}")
     return Reject("as a coroutine says")

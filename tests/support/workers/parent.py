@@ -22,7 +22,7 @@ from holdfast.core.queue.message import AnyMessage
 from holdfast.core.worker.worker import Worker
 from holdfast.testing import MemoryQueue
 from support.workers import handlers
-from support.workers.running import Notes, eventually
+from support.workers.notes import Notes, eventually
 
 PR_SET_CHILD_SUBREAPER = 36
 

@@ -12,13 +12,8 @@ from holdfast.core.lease.lease import LeaseState
 from holdfast.core.worker.outcome import Reject, Retry
 from holdfast.core.worker.worker import Worker, WorkerReport
 from holdfast.testing import ManualClock
-from support.workers.running import (
-    TestQueue,
-    eventually,
-    pass_a_renewal,
-    run_until_empty,
-    running,
-)
+from support.workers.notes import eventually
+from support.workers.running import TestQueue, pass_a_renewal, run_until_empty, running
 
 
 def async_worker(queue: TestQueue, handler: Any, **settings: Any) -> Worker[Any]:

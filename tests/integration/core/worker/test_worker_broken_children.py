@@ -12,7 +12,8 @@ from holdfast.core.events import ChildKilled
 from holdfast.core.process.frames import MAX_FRAME_BYTES
 from holdfast.core.worker.worker import Worker
 from support.workers import broken_children
-from support.workers.running import Notes, TestQueue, run_until_empty
+from support.workers.notes import Notes
+from support.workers.running import TestQueue, run_until_empty
 
 INVALID = "its process sent an invalid frame"
 

@@ -19,7 +19,8 @@ from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import AnyMessage
 from holdfast.core.worker.worker import Worker
 from support.workers import handlers
-from support.workers.running import Notes, Seen, eventually, members, running
+from support.workers.notes import Notes, eventually
+from support.workers.running import Seen, members, running
 
 LEASE_SECONDS = 6.0
 MakeQueue = Callable[..., QueueManager[Any]]

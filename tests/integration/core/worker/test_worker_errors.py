@@ -13,7 +13,8 @@ import pytest
 from holdfast import AnyMessage, AttemptFailed, Context, Reject, Retry, Worker
 from holdfast.core.events import DeadLettered, Retried
 from support.workers import handlers
-from support.workers.running import Notes, TestQueue, run_until_empty
+from support.workers.notes import Notes
+from support.workers.running import TestQueue, run_until_empty
 
 Failure = tuple[BaseException, Retried | DeadLettered]
 

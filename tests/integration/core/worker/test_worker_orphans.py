@@ -16,7 +16,8 @@ import pytest
 from holdfast.adapters.local.filesystem import FilesystemQueue
 from support.paths import make_child_environment
 from support.workers import parent
-from support.workers.running import Notes, eventually, is_alive, members
+from support.workers.notes import Notes, eventually
+from support.workers.running import is_alive, members
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

@@ -33,14 +33,8 @@ from holdfast.core.worker.outcome import Done
 from holdfast.core.worker.worker import Worker, WorkerReport
 from holdfast.testing import ManualClock, SimulatedSqs
 from support.workers import handlers
-from support.workers.running import (
-    Notes,
-    SlowMotionClock,
-    TestQueue,
-    eventually,
-    run_until_empty,
-    running,
-)
+from support.workers.notes import Notes, eventually
+from support.workers.running import SlowMotionClock, TestQueue, run_until_empty, running
 
 AT_ONCE_SECONDS = 10.0  # half of the time after which messages are given back, if it is slow
 FAST = 60  # messages, after which every kind of queue claims ahead

@@ -19,15 +19,8 @@ from holdfast.core.worker.worker import Worker, WorkerReport
 from holdfast.testing import MemoryQueue
 from support.workers import handlers
 from support.workers.messages import Enrich
-from support.workers.running import (
-    Notes,
-    TestQueue,
-    eventually,
-    is_alive,
-    members,
-    run_until_empty,
-    running,
-)
+from support.workers.notes import Notes, eventually
+from support.workers.running import TestQueue, is_alive, members, run_until_empty, running
 
 
 @pytest.fixture

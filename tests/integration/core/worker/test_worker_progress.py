@@ -10,7 +10,8 @@ from holdfast.core.queue.info import Holder, MessageState
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.worker.worker import Worker
 from support.workers import handlers
-from support.workers.running import Notes, eventually, running
+from support.workers.notes import Notes, eventually
+from support.workers.running import running
 
 
 def find_beat(viewer: QueueManager[Any]) -> Holder | None:

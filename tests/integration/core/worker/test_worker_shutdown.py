@@ -21,15 +21,8 @@ from holdfast.core.worker.outcome import Retry
 from holdfast.core.worker.worker import Worker, WorkerReport
 from holdfast.testing import ManualClock
 from support.workers.handlers import do
-from support.workers.running import (
-    Notes,
-    Seen,
-    TestQueue,
-    eventually,
-    is_alive,
-    pass_a_renewal,
-    running,
-)
+from support.workers.notes import Notes, eventually
+from support.workers.running import Seen, TestQueue, is_alive, pass_a_renewal, running
 
 
 class SlowToClaim(TestQueue):

@@ -20,13 +20,8 @@ from holdfast.core.queue.message import AnyMessage
 from holdfast.core.worker.outcome import Done, Reject, Retry
 from holdfast.core.worker.worker import Worker, WorkerReport
 from holdfast.testing import ManualClock, MemoryQueue
-from support.workers.running import (
-    TestQueue,
-    eventually,
-    pass_a_renewal,
-    run_until_empty,
-    running,
-)
+from support.workers.notes import eventually
+from support.workers.running import TestQueue, pass_a_renewal, run_until_empty, running
 
 
 @pytest.mark.requirement("R001-001", "R001-003", "R003-008")

@@ -10,15 +10,8 @@ import pytest
 from holdfast.core.events import ChildKilled, MessageLeaseLost
 from holdfast.core.worker.worker import Worker, WorkerReport
 from support.workers import handlers
-from support.workers.running import (
-    Notes,
-    TestQueue,
-    eventually,
-    is_alive,
-    members,
-    run_until_empty,
-    running,
-)
+from support.workers.notes import Notes, eventually
+from support.workers.running import TestQueue, is_alive, members, run_until_empty, running
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ from holdfast.testing.memory_jobs import MemoryJobs
 from holdfast.testing.stepfunctions import SimulatedStepFunctions
 from support.paths import TESTS
 from support.workers import pool_work
-from support.workers.running import Notes, eventually, is_alive, running
+from support.workers.notes import Notes, eventually
+from support.workers.running import is_alive, running
 
 TOO_LARGE = 1 << 46  # no address space has room for such a stack
 

@@ -35,7 +35,8 @@ from holdfast.jobs.pool.worker import WorkerSlot
 from holdfast.testing.clock import ManualClock
 from support.paths import make_child_environment
 from support.workers import pool_work
-from support.workers.running import WAIT_TIMEOUT, Notes, Seen, eventually, is_alive, members
+from support.workers.notes import WAIT_TIMEOUT, Notes, eventually
+from support.workers.running import Seen, is_alive, members
 
 BUSY_MACHINE_SECONDS = (
     4.0  # seconds within which a live worker sends a frame, even on a busy machine

@@ -13,7 +13,7 @@ import pytest
 from holdfast.bootstrap.queues import open_queue
 from holdfast.core.queue.message import AnyMessage
 from support.filesystem import time_namespace_worker
-from support.workers.running import eventually
+from support.workers.notes import eventually
 
 LEASE = 60.0
 AHEAD_SECONDS = 100_000
