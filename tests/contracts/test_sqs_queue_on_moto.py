@@ -23,11 +23,12 @@ from holdfast.testing.contracts.queue.stale_holders import StaleHolderPromises
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
 from support.aws.client_kinds import KINDS_IF_CHAOS, make_server_client
 from support.aws.moto_over_http import make_moto_route
-from support.http_server import LoopbackServer
+from support.http_server import Ask, LoopbackServer, Route, Wire
 
 STARTED = 1_800_000_000.0
 
 _numbers = count()
+_travellers: list[time_machine.Traveller] = []
 
 
 class TravellingClock(ManualClock):
@@ -42,16 +43,34 @@ class TravellingClock(ManualClock):
         self._traveller.shift(seconds)
 
 
+def make_route() -> Route:
+    """Execute calls in moto, each a millisecond after the last one.
+
+    In moto a message that becomes visible now can be received a millisecond later. The
+    system's own clock would let seconds pass on a busy machine.
+    """
+    execute = make_moto_route("sqs")
+
+    def route(ask: Ask, wire: Wire) -> None:
+        for traveller in _travellers:
+            traveller.shift(0.001)
+        execute(ask, wire)
+
+    return route
+
+
 @pytest.fixture
 def clock() -> Iterator[ManualClock]:
-    with time_machine.travel(STARTED, tick=True) as traveller:
+    with time_machine.travel(STARTED, tick=False) as traveller:
+        _travellers.append(traveller)
         yield TravellingClock(traveller)
+        _travellers.clear()
 
 
 @pytest.fixture(scope="module", params=KINDS_IF_CHAOS)
 def client(request: pytest.FixtureRequest) -> Iterator[Any]:
     with LoopbackServer() as server:
-        server.on("/", make_moto_route("sqs"))
+        server.on("/", make_route())
         client = make_server_client(request.param, "sqs", server.url(""))
         yield client
         client.close()
