@@ -322,11 +322,10 @@ class QueueTracing:
     def _start_settle(self, verb: str, message: QueueMessage) -> trace.Span | None:
         """Start the span of a settle, or return None if the attempt is not recorded."""
         attempt: _Trace | None = get_trace(message)
-        if attempt is None:
-            return self._start(verb, trace.SpanKind.CLIENT, message.id)
-        if not attempt.is_recorded:
+        if attempt is not None and not attempt.is_recorded:
             return None
-        return self._start(verb, trace.SpanKind.CLIENT, message.id, context=attempt.context)
+        context = None if attempt is None else attempt.context
+        return self._start(verb, trace.SpanKind.CLIENT, message.id, context=context)
 
 
 class OpenTelemetryTracing:

@@ -144,18 +144,35 @@ def test_acks_that_share_a_call_have_a_span_each(
             pass
     queue.ack_many(messages)
     spans = traces.take()
-    processed = {
-        span.attributes["messaging.message.id"]: span
-        for span in spans
-        if span.name.startswith("process")
-    }
+    processed = [span for span in spans if span.name == f"process {queue.name}"]
     acked = [span for span in spans if span.name == f"ack {queue.name}"]
-    assert sorted(processed) == ["a", "b", "c"]
     assert len(acked) == 3
-    for span in acked:
-        attempt = processed[span.attributes["messaging.message.id"]]
-        assert span.parent.span_id == get_id(attempt)[1]
-        assert span.status.is_unset
+    for attempt, settled in zip(processed, acked, strict=True):
+        assert settled.parent is not None
+        assert settled.parent.span_id == get_id(attempt)[1]
+        assert attempt.attributes is not None
+        assert settled.attributes is not None
+        id = attempt.attributes["messaging.message.id"]
+        assert settled.attributes["messaging.message.id"] == id
+        assert settled.status.is_unset
+
+
+def test_acks_of_a_traced_worker_share_calls(traces: Traces) -> None:
+    queue = MemoryQueue(AnyMessage, name="q")
+    sizes: list[int] = []
+    ack = queue._ack
+
+    def record_ack(leases: Any) -> Any:
+        sizes.append(len(leases))
+        return ack(leases)
+
+    queue._ack = record_ack  # type: ignore[method-assign]
+    traces.make().trace_queue(queue)
+    queue.push_many([AnyMessage() for _ in range(200)])
+    work(queue)
+    names = traces.names()
+    assert names.count("process q") == names.count("ack q") == sum(sizes) == 200
+    assert max(sizes) > 1
 
 
 def test_a_shared_call_shows_which_ack_failed(queue: QueueManager[Any], traces: Traces) -> None:
@@ -188,13 +205,16 @@ def test_calls_inside_a_shared_ack_belong_to_it(traces: Traces) -> None:
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
-def test_acks_that_are_not_sampled_share_a_call_without_spans() -> None:
-    traces = Traces(sampler=ALWAYS_OFF)
+def test_acks_that_are_not_sampled_cost_no_call_of_the_sdk() -> None:
+    sampler = Switch(0)
+    traces = Traces(sampler=sampler)
     queue = MemoryQueue(AnyMessage, name="q")
     traces.make().trace_queue(queue)
     queue.push_many([AnyMessage(id="a"), AnyMessage(id="b")])
     queue.ack_many(queue.poll(2))
     assert traces.names() == []
+    assert "receive q" in sampler.names
+    assert "ack q" not in sampler.names
     assert queue.poll() == []
 
 
@@ -312,10 +332,12 @@ class Switch(Sampler):
 
     def __init__(self, every: int) -> None:
         self.every, self.asked = every, 0
+        self.names: list[str] = []  # of all spans, sampled or not
 
     def should_sample(
         self, parent_context: Any, trace_id: int, name: str, *args: Any, **named: Any
     ) -> SamplingResult:
+        self.names.append(name)
         parent = trace.get_current_span(parent_context).get_span_context()
         is_sampled = parent.trace_flags.sampled
         if not parent.is_valid:
