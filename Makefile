@@ -11,7 +11,7 @@ INSTALL := install() { $(BIN)/uv pip install --quiet --python $(BIN)/python -c c
 # imports again, which doubles its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo picture test check format lint types contracts templates other-pythons chaos bench scale scale-measure screenshots clean
+.PHONY: help demo picture test check format lint types contracts templates check-stack other-pythons chaos bench scale scale-measure screenshots mutants nightly clean
 help:
 	@echo "make demo    a queue, an export and a chat, with workers killed, in about a minute"
 	@echo "             QUEUE=sqlite runs it on a queue in a SQLite file"
@@ -21,6 +21,9 @@ help:
 	@echo "make chaos   minutes of kills and freezes      make bench   figures beside the peers"
 	@echo "             ROUNDS=3 makes the bench shorter; by default it has 5 rounds and takes more than an hour"
 	@echo "make scale   a simulated week of the AWS stack under load, as docs/scale.md"
+	@echo "make check-stack STACK=shop   compares a stack that is deployed on AWS with what the code needs"
+	@echo "make nightly what is slow and rarely fails: all tests, chaos, mutants, other Pythons, the scale study"
+	@echo "make mutants breaks what each requirement claims and names those whose tests do not notice"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +33,10 @@ $(BIN)/uv: | $(BIN)/python
 
 $(VENV)/.ready-run: pyproject.toml constraints.txt | $(BIN)/uv
 	$(INSTALL) -e '.[export,web]'
+	@touch $@
+
+$(VENV)/.ready-aws: $(VENV)/.ready-run
+	$(INSTALL) -e '.[aws]'
 	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready-run
@@ -54,10 +61,10 @@ picture: $(VENV)/.ready-run
 
 test: $(VENV)/.ready-compiled $(VENV)/.ready-browser
 	rm -f $(VENV)/coverage*
-	$(BIN)/coverage run -m pytest tests/unit -n 3 --dist worksteal
+	$(BIN)/coverage run -m pytest tests/unit -m 'not nightly' -n 3 --dist worksteal
 	$(BIN)/coverage combine --quiet
 	$(BIN)/python tools/coverage_report.py
-	$(BIN)/python -m pytest tests/contracts tests/integration tests/chaos -n 6 --dist worksteal --durations 30 --durations-min 10
+	$(BIN)/python -m pytest tests/contracts tests/integration tests/chaos -m 'not nightly' -n 6 --dist worksteal --durations 20 --durations-min 8
 
 format: $(VENV)/.ready-dev
 	$(BIN)/ruff format .
@@ -93,9 +100,13 @@ templates: $(VENV)/.ready-dev $(VENV)/.ready-sam
 	@if command -v hadolint > /dev/null; then hadolint infra/Containerfile; \
 	  else echo "hadolint is not installed: infra/Containerfile is not linted"; fi
 
+# Reads what is deployed and changes nothing. It needs AWS_REGION and credentials.
+check-stack: $(VENV)/.ready-aws
+	$(BIN)/python -m infra.check $(STACK)
+
 check: $(VENV)/.ready-dev
 	$(MAKE) -j2 --output-sync=target --no-print-directory lint types contracts templates $(VENV)/.ready-compiled
-	$(MAKE) --no-print-directory test other-pythons
+	$(MAKE) --no-print-directory test
 
 # Second opinions: Amazon's own DynamoDB on the stores, LocalStack on the SQS queue. Without them
 # chaos goes on and says what was left out; the next run tries again.
@@ -159,6 +170,15 @@ $(VENV)/.ready-fonts: | $(BIN)/python
 
 screenshots: $(VENV)/.ready-dev $(VENV)/.ready-browser $(VENV)/.ready-fonts
 	$(BIN)/python -m tools.screenshots
+
+# About an hour. It goes on where it was ended; remove build/mutants.jsonl to begin again.
+mutants: $(VENV)/.ready-compiled
+	$(BIN)/python tools/mutate_requirements.py
+
+# What is slow and rarely fails. About two hours; the workflow `nightly` runs it.
+nightly: $(VENV)/.ready-compiled $(VENV)/.ready-browser $(VENV)/.ready-dynamodb $(VENV)/.ready-localstack
+	$(BIN)/python -m pytest tests -m nightly -n 2 --dist worksteal --durations 10
+	$(MAKE) --no-print-directory other-pythons chaos mutants scale
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

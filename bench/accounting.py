@@ -10,9 +10,9 @@ from time import perf_counter
 
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result, ratio, spread
-from holdfast.adapters.local.sqlite import SQLiteJobs
-from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskResult
-from holdfast.jobs.ports import JobStateRepository
+from holdfast.exports.model import ExportJob, ExportTask, JobStatus, TaskResult
+from holdfast.exports.ports import JobStateRepository
+from holdfast.exports.sqlite_jobs import SQLiteJobs
 
 NAME = "accounting"
 TITLE = "Results of export tasks, counted durably"

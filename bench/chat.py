@@ -12,10 +12,8 @@ from typing import Any
 
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result, ratio, spread
-from holdfast.adapters.local.sqlite import SQLiteConversations
-from holdfast.bootstrap import open_queue
-from holdfast.conversations.messages import Trigger, parse_inbound
-from holdfast.conversations.model import (
+from holdfast.chat.messages import Trigger, parse_inbound
+from holdfast.chat.model import (
     Channel,
     Conversation,
     ConversationKey,
@@ -23,16 +21,18 @@ from holdfast.conversations.model import (
     LockAcquired,
     Turn,
 )
-from holdfast.conversations.outbox import SentPart, WriterAnswer
-from holdfast.conversations.policy import ConversationPolicy
-from holdfast.conversations.ports import ConversationStore, Secret
-from holdfast.conversations.processor import BatchProcessor
-from holdfast.conversations.staging import Stager
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import get_lease
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.outcome import Done
+from holdfast.chat.outbox import SentPart, WriterAnswer
+from holdfast.chat.policy import ConversationPolicy
+from holdfast.chat.ports import ConversationStore, Secret
+from holdfast.chat.processor import BatchProcessor
+from holdfast.chat.sqlite_conversations import SQLiteConversations
+from holdfast.chat.staging import Stager
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import get_lease
+from holdfast.queues.opening import open_queue
+from holdfast.worker.context import Context
+from holdfast.worker.outcome import Done
 
 NAME = "chat"
 TITLE = "A turn of a conversation, without the writer and the sender"
@@ -207,8 +207,8 @@ def count_dynamodb_calls() -> dict[str, int]:
     with mock_aws():
         import boto3
 
-        from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
-        from holdfast.adapters.aws.dynamodb.chat.tables import create_tables
+        from holdfast.chat.dynamodb import DynamoDBConversations
+        from holdfast.chat.dynamodb.tables import create_tables
 
         client = boto3.client("dynamodb")
         create_tables(client)

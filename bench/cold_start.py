@@ -54,7 +54,7 @@ class Order(BaseModel):
     number: int
 assert Order.model_validate_json('{"number": 1}').number == 1
 """
-# The interpreter's own start is not measured, because it is the same for all. holdfast[aws]
+# The interpreter's own start is not measured, because it is the same for all. The extra aws
 # does not install structlog, so a process must not find the one that is installed here.
 _SCRIPT = """
 import sys, time

@@ -23,8 +23,8 @@ from bench.holdfast import Holdfast
 from bench.payload import BenchTask
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result, ratio, spread
-from holdfast.adapters.local.sqlite.queue.queue import SQLiteQueue
-from holdfast.core.worker.worker import Worker
+from holdfast.queues.sqlite.queue import SQLiteQueue
+from holdfast.worker.worker import Worker
 
 NAME = "console"
 TITLE = "Web console on a SQLite queue with a million messages"

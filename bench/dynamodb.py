@@ -19,13 +19,13 @@ from bench.figures import cpu_seconds
 from bench.orchestrator_server import serving
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result, ratio
-from holdfast.adapters.aws.clients import make_retrying_client
-from holdfast.adapters.aws.dynamodb import DynamoDBJobs
-from holdfast.adapters.aws.dynamodb import create_tables as create_job_tables
-from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
-from holdfast.adapters.aws.dynamodb.chat.tables import create_tables as create_chat_tables
-from holdfast.bootstrap import open_queue
-from holdfast.conversations.messages import Trigger
+from holdfast.aws.clients import make_retrying_client
+from holdfast.chat.dynamodb import DynamoDBConversations
+from holdfast.chat.dynamodb.tables import create_tables as create_chat_tables
+from holdfast.chat.messages import Trigger
+from holdfast.exports.dynamodb import DynamoDBJobs
+from holdfast.exports.dynamodb import create_tables as create_job_tables
+from holdfast.queues.opening import open_queue
 
 NAME = "dynamodb"
 TITLE = "DynamoDB: CPU of a conversation turn and of a counted batch"

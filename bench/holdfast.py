@@ -10,8 +10,8 @@ from bench.payload import BenchTask, task
 
 if TYPE_CHECKING:
     from holdfast import FilesystemQueue, QueueManager
-    from holdfast.adapters.local.filesystem.queue import Durability
-    from holdfast.adapters.local.sqlite.queue.queue import SQLiteQueue
+    from holdfast.queues.files.queue import Durability
+    from holdfast.queues.sqlite.queue import SQLiteQueue
 
 LEASE_SECONDS = 600
 SQLITE_FILE = "queue.db"
@@ -40,7 +40,7 @@ def open_sqlite_at(
     path: Path, *, durability: "Durability" = "process", lease_seconds: float = LEASE_SECONDS
 ) -> "SQLiteQueue[BenchTask]":
     """Open a SQLite queue in a folder."""
-    from holdfast.adapters.local.sqlite.queue.queue import SQLiteQueue
+    from holdfast.queues.sqlite.queue import SQLiteQueue
 
     return SQLiteQueue(
         path / SQLITE_FILE, BenchTask, lease_seconds=lease_seconds, durability=durability

@@ -9,9 +9,9 @@ from time import sleep
 from bench.figures import MIB, cpu_seconds, memory_bytes
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.lease.lease import RENEWED, Lease, Renewal
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.lease.lease import RENEWED, Lease, Renewal
 
 NAME = "keeper"
 TITLE = "10,000 leases kept alive"

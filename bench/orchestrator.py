@@ -11,11 +11,11 @@ from bench.figures import MIB, cpu_seconds, memory_bytes
 from bench.orchestrator_server import ANSWER_SECONDS, serving
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
-from holdfast.jobs.heartbeats.schedule import HeartbeatTiming
-from holdfast.jobs.model import ExportJob, JobState, JobStatus, TaskToken
-from holdfast.jobs.ports import StepFunctions
+from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
+from holdfast.exports.heartbeats.schedule import HeartbeatTiming
+from holdfast.exports.model import ExportJob, JobState, JobStatus, TaskToken
+from holdfast.exports.ports import StepFunctions
+from holdfast.lease.clock import SYSTEM_CLOCK
 
 NAME = "orchestrator"
 TITLE = "10,000 jobs kept alive at Step Functions"
@@ -146,8 +146,8 @@ def _send_all(orchestrator: HeartbeatOrchestrator, jobs: int) -> float:
 
 
 def _over_http(client: str, url: str) -> Any:
-    from holdfast.adapters.aws.clients import make_fail_fast_client
-    from holdfast.adapters.aws.stepfunctions import StepFunctionsCallbacks
+    from holdfast.aws.clients import make_fail_fast_client
+    from holdfast.exports.step_functions import StepFunctionsCallbacks
 
     return StepFunctionsCallbacks(
         make_client(client, url, lambda: make_fail_fast_client("stepfunctions", 60.0))

@@ -11,7 +11,7 @@ from tools import listeners
 
 ANSWER_SECONDS = 0.020
 _ANSWER = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.0\r\n"
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.0\r\nx-amzn-RequestId: 1\r\n"
     b"Content-Length: 2\r\n\r\n{}"
 )
 

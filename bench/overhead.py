@@ -15,8 +15,8 @@ from bench.payload import BenchTask
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result, ratio, spread
 from holdfast import QueueManager
-from holdfast.core.events import Completed, Event
-from holdfast.core.worker.worker import Isolation, Worker
+from holdfast.events import Completed, Event
+from holdfast.worker.worker import Isolation, Worker
 
 NAME = "overhead"
 TITLE = "What the worker adds, with an empty handler"

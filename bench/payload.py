@@ -4,7 +4,7 @@ Holdfast gets it as a typed message, built, serialised, parsed and validated wit
 measured time. The peers get the finished JSON, and no time is spent on parsing it for them.
 """
 
-from holdfast.core.queue.message import QueueMessage
+from holdfast.queue.message import QueueMessage
 
 BYTES = 300
 

@@ -14,7 +14,7 @@ from time import monotonic
 from bench.contender import Card
 from bench.holdfast import SQLITE_FILE, open_sqlite_at
 from bench.payload import BenchTask, body, number_of, task
-from holdfast.core.queue.message import MessageCodec
+from holdfast.queue.message import MessageCodec
 
 FILL_BATCH = 1000
 LEASE_MS = 600_000

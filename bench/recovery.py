@@ -12,7 +12,7 @@ from bench.holdfast import open_queue_at
 from bench.payload import task
 from bench.session import Session
 from bench.verdict import Bar, Result
-from holdfast.core.worker.worker import Isolation, Worker
+from holdfast.worker.worker import Isolation, Worker
 
 NAME = "recovery"
 TITLE = "Redelivery after SIGKILL of the worker"

@@ -12,10 +12,10 @@ from bench.measure import filled
 from bench.payload import BenchTask
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result
-from holdfast.adapters.local.sqlite.queue.queue import SQLiteQueue
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.lease.lease import Lease, Renewal
-from holdfast.core.queue.message import get_lease
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.lease.lease import Lease, Renewal
+from holdfast.queue.message import get_lease
+from holdfast.queues.sqlite.queue import SQLiteQueue
 
 NAME = "sqlite_renew"
 TITLE = "SQLite queue: 10,000 leases kept alive"

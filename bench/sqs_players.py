@@ -89,7 +89,7 @@ def _for_ever() -> None:
 
 
 def _queue(place: Place) -> Any:
-    from holdfast.adapters.aws.sqs import SQSQueue
+    from holdfast.queues.sqs import SQSQueue
 
     return SQSQueue(place.url, BenchTask, lease_seconds=place.visibility_seconds)
 
@@ -99,7 +99,7 @@ def _holdfast_fill(place: Place, count: int) -> None:
 
 
 def _holdfast_work(place: Place, job: Job, concurrency: int = CONCURRENCY) -> None:
-    from holdfast.core.worker.worker import Worker
+    from holdfast.worker.worker import Worker
 
     def handle(message: BenchTask) -> None:
         job.do(message.id)

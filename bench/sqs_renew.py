@@ -14,9 +14,9 @@ from bench.session import Session, in_fresh_process
 from bench.sqs_ground import Place, serving
 from bench.sqs_players import HOLDFAST, fill
 from bench.verdict import Bar, Result, ratio
-from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.message import get_lease
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.message import get_lease
+from holdfast.queues.sqs import SQSQueue
 
 NAME = "sqs_renew"
 TITLE = "SQS: CPU per renewed lease"

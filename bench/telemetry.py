@@ -14,9 +14,9 @@ from bench.measure import filled
 from bench.payload import BenchTask
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result, ratio, spread
-from holdfast.adapters.local.sqlite.queue.queue import SQLiteQueue
-from holdfast.core.events import Events
-from holdfast.core.worker.worker import Worker
+from holdfast.events import Events
+from holdfast.queues.sqlite.queue import SQLiteQueue
+from holdfast.worker.worker import Worker
 
 NAME = "telemetry"
 TITLE = "SQLite queue: metrics and traces of a worker with an empty handler"

@@ -5,6 +5,8 @@
     holdfast work acme/enrich enrichment:enrich --isolation process --stall 30s
     holdfast status acme/enrich
 
+On another queue, set HOLDFAST_QUEUE, for example to sqs:enrich, and leave acme/enrich out.
+
 Kill the worker while it works and start it again: each task continues at the page where it
 stopped, and each result is written once.
 """
@@ -20,6 +22,7 @@ from pydantic import Field
 
 from holdfast import Context, EnrichmentMessage, QueueManager, Reject, Retry, open_queue
 
+QUEUE = os.environ.get("HOLDFAST_QUEUE") or "acme/enrich"
 RESULTS = Path(os.environ.get("ENRICHMENT_RESULTS", "data/enriched"))
 PAGES = ("/", "/about", "/team", "/contact")
 
@@ -78,6 +81,6 @@ def save(task: EnrichmentTask, words: dict[str, int], fence: int) -> None:
 
 if __name__ == "__main__":
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 10
-    with open_queue("acme/enrich", EnrichmentTask) as queue:
+    with open_queue(QUEUE, EnrichmentTask) as queue:
         ids = produce(queue, (f"company-{number:03}" for number in range(count)))
-    print(f"pushed {len(ids)} tasks; now: holdfast work acme/enrich enrichment:enrich")
+    print(f"pushed {len(ids)} tasks; now: holdfast work {QUEUE} enrichment:enrich")

@@ -1,6 +1,7 @@
 """A Lambda function that handles an SQS queue, with one greeting card per message.
 
-Deploy this file together with `holdfast[aws]`; the handler is `lambda_batch.lambda_handler`.
+Deploy this file with Holdfast and its extra `aws`. The handler is
+`lambda_batch.lambda_handler`.
 What the event source mapping and the role need is in docs/how-to/process-a-lambda-batch.md.
 
 Run it here, on a queue that lives in this process:

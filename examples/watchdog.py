@@ -3,6 +3,7 @@
     python examples/watchdog.py ./work/watchdog             # in a folder
     python examples/watchdog.py sqs:test-queue              # on SQS, the same code
     python examples/watchdog.py sqs:test-queue --tasks 12
+    HOLDFAST_QUEUE=sqs:test-queue python examples/watchdog.py
 
 It pushes three tasks and works until these are complete. Each is processed in a process
 of its own, while the worker holds its message for five seconds at a time, again and again.
@@ -168,7 +169,7 @@ class Progress:
 
 
 def run(
-    url: str,
+    url: str | None,
     count: int = 3,
     watch: Watch = process,
     *,
@@ -210,7 +211,8 @@ def say(text: str) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run the example and return its exit code."""
     parser = argparse.ArgumentParser(description="Run tasks under a watchdog, on any queue.")
-    parser.add_argument("url", help="a folder, as ./work/watchdog, or sqs:NAME")
+    url_help = "a folder, as ./work/watchdog, or sqs:NAME; by default HOLDFAST_QUEUE"
+    parser.add_argument("url", nargs="?", help=url_help)
     parser.add_argument("--tasks", type=int, default=3)
     parser.add_argument("--look", type=float, default=LOOK_SECONDS, metavar="SECONDS")
     given = parser.parse_args(arguments)

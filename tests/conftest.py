@@ -12,6 +12,9 @@ from tools import listeners, orphans
 from holdfast.testing import ManualClock
 from support import memory_folder, run_environment, slow_first
 
+# The contract suites are ordinary modules, so pytest rewrites their asserts only on request.
+pytest.register_assert_rewrite("contracts")
+
 run_environment.isolate()
 orphans.guard()
 

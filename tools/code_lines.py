@@ -1,7 +1,7 @@
-"""Count the code lines of `src`, without blank lines, comments and docstrings.
+"""Count code lines, without blank lines, comments and docstrings, and the words of the docs.
 
-python tools/code_lines.py          the total, with and without the contract suites
-python tools/code_lines.py 2        also the packages, two levels deep
+python tools/code_lines.py          src, testing, tests, all Python; README, docs and ADRs
+python tools/code_lines.py 2        also the packages of src, two levels deep
 """
 
 import ast
@@ -11,8 +11,9 @@ import tokenize
 from collections import Counter
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src" / "holdfast"
-CONTRACTS = SOURCE / "testing" / "contracts"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "holdfast"
+TESTING = SOURCE / "testing"
 NOT_CODE = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -26,17 +27,26 @@ Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 def main() -> int:
     """Print the counts."""
-    lines = {path: count_code_lines(path.read_text()) for path in SOURCE.rglob("*.py")}
+    paths = [path for path in ROOT.rglob("*.py") if ".venv" not in path.parts]
+    lines = {path: count_code_lines(path.read_text()) for path in paths}
+    source = {path: count for path, count in lines.items() if SOURCE in path.parents}
     if len(sys.argv) > 1:
         packages: Counter[str] = Counter()
-        for path, count in lines.items():
+        for path, count in source.items():
             parts = path.relative_to(SOURCE).parts[:-1][: int(sys.argv[1])]
             packages["/".join(parts) or "."] += count
         for package, count in sorted(packages.items()):
-            print(f"{count:6,} {package}")
-    suites = sum(count for path, count in lines.items() if CONTRACTS in path.parents)
-    total = sum(lines.values())
-    print(f"code lines of src: {total:,}; without testing/contracts: {total - suites:,}")
+            print(f"{count:7,} {package}")
+    testing = sum(count for path, count in source.items() if TESTING in path.parents)
+    tests = sum(count for path, count in lines.items() if ROOT / "tests" in path.parents)
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    words = sum(len(page.read_text().split()) for page in pages)
+    print(f"{sum(source.values()) - testing:7,} code lines of src without testing")
+    print(f"{testing:7,} code lines of testing")
+    print(f"{tests:7,} code lines of tests")
+    print(f"{sum(lines.values()):7,} code lines of all Python")
+    print(f"{len(source):7,} files of src")
+    print(f"{words:7,} words in {len(pages)} pages")
     return 0
 
 

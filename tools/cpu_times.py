@@ -76,7 +76,7 @@ def main() -> None:
             "holdfast --help": ("-m", "holdfast.cli", "--help"),
             "holdfast status QUEUE": ("-m", "holdfast.cli", "status", "small"),
             "import boto3": ("-c", "import boto3"),
-            "import holdfast.lambdas.batch": ("-c", "import holdfast.lambdas.batch"),
+            "import holdfast.aws.lambdas.batch": ("-c", "import holdfast.aws.lambdas.batch"),
         }
         for name, arguments in figures.items():
             print(f"{name:<32} {measure(folder, *arguments):6.0f} ms", flush=True)

@@ -23,7 +23,7 @@ from bench.scale.counting import count_files_together  # noqa: E402
 from bench.scale.measuring import read_measurements  # noqa: E402
 from bench.scale.prices import AS_OF, PRICES, REGION  # noqa: E402
 
-from holdfast.adapters.aws.sqs.queue import MAX_POLL_SECONDS  # noqa: E402
+from holdfast.queues.sqs.queue import MAX_POLL_SECONDS  # noqa: E402
 
 if TYPE_CHECKING:
     from holdfast import AnyMessage, SQSQueue
@@ -75,7 +75,7 @@ def count_calls() -> Iterator[Counter[str]]:
 
 def count_push_calls(batch: int) -> float:
     """Return the SQS calls of a message that is pushed together with others."""
-    from holdfast.core.queue.message import AnyMessage
+    from holdfast.queue.message import AnyMessage
 
     queue, sqs = _open_simulated_queue()
     queue.push_many([AnyMessage() for _ in range(batch)])
@@ -88,12 +88,12 @@ def count_worker_calls(handler_seconds: float, prefetch: int = BATCH) -> float:
     The parts of the worker run in this thread, so that the counts are the same each time.
     The first messages do not count, because the worker does not know its pace before them.
     """
-    from holdfast.core.events import Events
-    from holdfast.core.lease.keeper import LeaseKeeper
-    from holdfast.core.queue.message import AnyMessage
-    from holdfast.core.worker.fetcher import Fetcher
-    from holdfast.core.worker.outcome import DONE
-    from holdfast.core.worker.settle import InFlight
+    from holdfast.events import Events
+    from holdfast.lease.keeper import LeaseKeeper
+    from holdfast.queue.message import AnyMessage
+    from holdfast.worker.fetcher import Fetcher
+    from holdfast.worker.outcome import DONE
+    from holdfast.worker.settle import InFlight
 
     queue, sqs = _open_simulated_queue()
     clock = queue.clock
@@ -123,7 +123,7 @@ def count_worker_calls(handler_seconds: float, prefetch: int = BATCH) -> float:
 
 def _open_simulated_queue() -> "tuple[SQSQueue[AnyMessage], SimulatedSqs]":
     from holdfast import AnyMessage, SQSQueue
-    from holdfast.core.events import Events
+    from holdfast.events import Events
     from holdfast.testing import ManualClock, SimulatedSqs
 
     clock = ManualClock(auto_advance=True)
@@ -139,7 +139,7 @@ def count_function_calls(batch: int = BATCH) -> float:
     import boto3
 
     from holdfast.aws import sqs_batch
-    from holdfast.core.queue.message import AnyMessage
+    from holdfast.queue.message import AnyMessage
 
     with count_calls() as calls:
         client = boto3.client("sqs")

@@ -6,8 +6,8 @@ Run `python tools/env_example.py` after a setting has changed. A test compares t
 from pathlib import Path
 from typing import Any
 
-from holdfast.config.variables import list_settings_kinds
-from holdfast.core.backoff import Backoff
+from holdfast.lease.backoff import Backoff
+from holdfast.variables import list_settings_kinds
 
 FILE = Path(__file__).parents[1] / "infra" / ".env.example"
 TITLES = {

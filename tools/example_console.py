@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import uvicorn
-
 from holdfast import AnyMessage, QueueManager, SQSQueue, open_jobs, open_queue
-from holdfast.bootstrap.chats import ChatApp, build_chat
-from holdfast.conversations.model import (
+from holdfast.chat.building import ChatApp, build_chat
+from holdfast.chat.model import (
     Conversation,
     ConversationKey,
     Fragment,
@@ -31,12 +29,13 @@ from holdfast.conversations.model import (
     Window,
     make_parked_id,
 )
-from holdfast.conversations.outbox import PreparedReply, SendingReply, WriterAnswer
-from holdfast.conversations.ports import ConversationStore
-from holdfast.jobs.model import ExportJob, ExportTask, JobError, JobStatus, TaskResult
-from holdfast.jobs.ports import JobStateRepository
+from holdfast.chat.outbox import PreparedReply, SendingReply, WriterAnswer
+from holdfast.chat.ports import ConversationStore
+from holdfast.exports.model import ExportJob, ExportTask, JobError, JobStatus, TaskResult
+from holdfast.exports.ports import JobStateRepository
 from holdfast.testing import ManualClock, SimulatedSqs
 from holdfast.web import web_app
+from holdfast.web.server import make_server
 
 TOKEN = "a-token-of-twenty-characters"
 STEP_SECONDS = 15.0
@@ -309,18 +308,14 @@ def make_error(url: str) -> tuple[str, str]:
     return reason, _TRACEBACK + reason
 
 
-def serve_in_thread(app: Any, resources: ExitStack) -> str:
+def serve_in_thread(app: Any, resources: ExitStack, **limits: Any) -> str:
     """Serve an application in a thread until the resources are closed."""
     listener = resources.enter_context(socket.create_server(("127.0.0.1", 0)))
-    config = uvicorn.Config(
-        app, access_log=False, log_config=None, timeout_graceful_shutdown=5, ws="none"
-    )
-    server = uvicorn.Server(config)
+    server = make_server(app, **limits)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
 
     def stop() -> None:
-        app.state.console.is_closing = True
         server.should_exit = True
         thread.join()
 

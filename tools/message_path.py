@@ -20,8 +20,8 @@ from types import FrameType
 from typing import Any
 
 from holdfast import Context, FilesystemQueue, QueueManager, Worker
-from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.core.queue.message import AnyMessage
+from holdfast.queue.message import AnyMessage
+from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import SimulatedSqs
 
 MESSAGES = 41

@@ -1,7 +1,7 @@
 """Run the unit tests on every other Python from 3.12 on that this machine has.
 
-Run by `make check`. Each interpreter has its own virtual environment in `.venv`, which is kept
-for the next run.
+Run by `make nightly`. Each interpreter has its own virtual environment in `.venv`, which is
+kept for the next run.
 """
 
 import os
@@ -23,8 +23,8 @@ def main() -> int:
 
 
 def is_other(version: str) -> bool:
-    """Is this Python active, usable and not the one that runs this program?"""
-    return version != OWN and is_usable(shutil.which(f"python{version}"))
+    """Is this Python usable and not the one that runs this program?"""
+    return version != OWN and find_python(version) is not None
 
 
 def is_usable(python: str | None) -> bool:
@@ -50,7 +50,8 @@ def passes_on(version: str) -> bool:
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         wanted = ["-c", "constraints.txt", "-e", ".[export]", *group.decode().split()]
         if not (
-            runs([f"python{version}", "-m", "venv", str(folder)]) and runs([*pip, *wanted])
+            runs([str(find_python(version)), "-m", "venv", str(folder)])
+            and runs([*pip, *wanted])
         ):
             return False
         (folder / ".ready").touch()

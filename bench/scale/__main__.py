@@ -17,6 +17,7 @@ from bench.scale.page import PAGE, render
 from bench.scale.runs import (
     find_multiples,
     run_quiet,
+    run_retried_executions,
     run_short_interval,
     run_sweeper_variants,
     run_week,
@@ -35,6 +36,7 @@ def run() -> dict[str, Any]:
     results["quiet"] = run_quiet(load=1.0, hours=1.0)
     results["sweeper"] = run_sweeper_variants((60.0, 290.0))
     results["short_interval"] = run_short_interval()
+    results["retried"] = run_retried_executions()
     _tell("ran the variants")
     results["multiples"] = find_multiples(hours=0.25, progress=_tell)
     results["week"] = run_week(processes=len(PARTS))

@@ -14,34 +14,34 @@ from threading import Event, Thread
 from time import sleep
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb import DynamoDBJobs
-from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
-from holdfast.adapters.aws.dynamodb.values import measure_size
-from holdfast.adapters.aws.sqs.queue import SQSQueue
-from holdfast.conversations.errors import TransientError
-from holdfast.conversations.messages import Trigger, parse_inbound
-from holdfast.conversations.model import Channel, ConversationKey, LockAcquired
-from holdfast.conversations.policy import ConversationPolicy, ConversationProfile
-from holdfast.conversations.processor import BatchProcessor
-from holdfast.conversations.staging import Stager
-from holdfast.conversations.sweeper import Sweeper
-from holdfast.core.events import Events
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.message import get_lease
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.outcome import Done
-from holdfast.core.worker.settle import settle
-from holdfast.jobs.dispatcher import TaskDispatcher
-from holdfast.jobs.model import ACTIVE, ExportJob, JobState, JobStatus
-from holdfast.jobs.request import JobRequest, TaskSpec
-from holdfast.jobs.runner import JobRunner
-from holdfast.jobs.tracker import JobTracker
+from holdfast.chat.dynamodb import DynamoDBConversations
+from holdfast.chat.errors import TransientError
+from holdfast.chat.messages import Trigger, parse_inbound
+from holdfast.chat.model import Channel, ConversationKey, LockAcquired
+from holdfast.chat.policy import ConversationPolicy, ConversationProfile
+from holdfast.chat.processor import BatchProcessor
+from holdfast.chat.staging import Stager
+from holdfast.chat.sweeper import Sweeper
+from holdfast.events import Events
+from holdfast.exports.dispatcher import TaskDispatcher
+from holdfast.exports.dynamodb import DynamoDBJobs
+from holdfast.exports.model import ACTIVE, ExportJob, JobState, JobStatus
+from holdfast.exports.request import JobRequest, TaskSpec
+from holdfast.exports.runner import JobRunner
+from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
+from holdfast.exports.tracker import JobTracker
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.message import get_lease
+from holdfast.queues.sqs.queue import SQSQueue
+from holdfast.store.dynamodb.values import measure_size
 from holdfast.testing import ManualClock, SimulatedSqs
-from holdfast.testing.chat_providers import FakeProviders
-from holdfast.testing.stepfunctions import SimulatedStepFunctions
-from support.conversations.in_memory_chat import AI_CONFIG, CHANNEL_CONFIG
+from holdfast.worker.context import Context
+from holdfast.worker.outcome import Done
+from holdfast.worker.settle import settle
+from support.chat.fake_providers import FakeProviders
+from support.chat.in_memory_chat import AI_CONFIG, CHANNEL_CONFIG
 from support.dynamodb.service import start_service
-from support.jobs.inline_pool import InlinePool
+from support.exports.inline_pool import InlinePool
 
 Flow = dict[str, float]
 """Calls by `service.Operation`, and `dynamodb.write`, `dynamodb.read` in capacity units."""
@@ -264,7 +264,7 @@ class _QuietKeeper(LeaseKeeper):
 
 def count_chat_flows() -> dict[str, Flow]:
     """Return the calls of each flow of a conversation."""
-    from holdfast.adapters.aws.dynamodb.chat.tables import define_tables, tables_from_prefix
+    from holdfast.chat.dynamodb.tables import define_tables, tables_from_prefix
 
     flows: dict[str, Counter[str]] = {}
     with start_service(define_tables(tables_from_prefix())) as client:
@@ -483,7 +483,7 @@ def count_keeper_calls(leases: int, seconds: float = 600.0, seed: int = 1) -> fl
 
     Each lease begins at a random time of the first interval, and lives for all of the run.
     """
-    from holdfast.core.lease.lease import RENEWED, Lease, Renewal
+    from holdfast.lease.lease import RENEWED, Lease, Renewal
 
     clock, random = ManualClock(), Random(seed)
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from holdfast.adapters.aws.sqs.queue import MAX_POLL_SECONDS, SQSQueue
-from holdfast.adapters.aws.sqs.receipts import GATHER_SECONDS
-from holdfast.config.heartbeat import read_heartbeat_settings
-from holdfast.config.queue import SqsSettings
-from holdfast.conversations.policy import ConversationPolicy
+from holdfast.chat.policy import ConversationPolicy
+from holdfast.exports.heartbeat_settings import read_heartbeat_settings
+from holdfast.queues.settings import SqsSettings
+from holdfast.queues.sqs.queue import MAX_POLL_SECONDS, SQSQueue
+from holdfast.queues.sqs.receipts import GATHER_SECONDS
 from support.stack_template import Stack, load_template
 
 
@@ -200,13 +200,9 @@ def size_for(load: "Mapping[str, float]", given: Deployment) -> tuple[Deployment
     and `turn_seconds` and `message_seconds`, the mean time of one.
     """
     heartbeats = replace(given.heartbeats, interval_seconds=180.0, heartbeat_seconds=540.0)
-    jobs_per_task = 200
-    export_tasks = -(-int(load["active_jobs"] * 1.1) // jobs_per_task)
+    export_tasks = -(-int(load["active_jobs"] * 1.1) // given.exports.concurrency)
     exports = replace(
-        given.exports,
-        concurrency=jobs_per_task,
-        min_tasks=export_tasks,
-        max_tasks=-(-export_tasks * 6 // 5),
+        given.exports, min_tasks=export_tasks, max_tasks=-(-export_tasks * 6 // 5)
     )
     slots = load["messages_per_second"] * load["message_seconds"] * 2.5
     worker_tasks = max(given.workers.max_tasks, -(-int(slots) // given.workers.concurrency))
@@ -231,12 +227,6 @@ def _list_changes(given: Deployment, sized: Deployment) -> list[Change]:
             f"{before.workers.min_tasks} to {before.workers.max_tasks}",
             f"{after.workers.min_tasks} to {after.workers.max_tasks}",
             "two tasks, so that one may die, and room to work off a backlog",
-        ),
-        (
-            "exports.yaml: --concurrency",
-            f"{before.exports.concurrency}",
-            f"{after.exports.concurrency}",
-            "a job holds a thread that mostly waits; with 8 a task, the jobs need 1,250 tasks",
         ),
         (
             "exports.yaml: MinTasks to MaxTasks",

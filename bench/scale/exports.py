@@ -21,7 +21,16 @@ from bench.scale.faults import Health
 from bench.scale.heartbeats import Sender, TokenBucket
 from bench.scale.quotas import HEARTBEAT_BUCKET, HEARTBEAT_REFILL
 from bench.scale.scaling import Scaler
-from holdfast.jobs.model import ExportJob
+from holdfast.exports.heartbeats.interval import RETRY_GRACE_SECONDS
+from holdfast.exports.heartbeats.schedule import ScheduledHeartbeat
+from holdfast.exports.model import ExportJob, JobError, JobStatus, TaskToken
+from holdfast.exports.transitions import (
+    attach_token,
+    give_up_closed,
+    give_up_job,
+    note_token_closed,
+    settle_job,
+)
 
 SAMPLE = 100
 FILES = 20  # of a job
@@ -32,13 +41,15 @@ _MAX_RESTARTS = 2  # MaxAttempts of the state machine's Retry, after 10 s
 _RESTART_SECONDS = 10.0
 _SEND_TRIES = 3  # of an AWS SDK, for the message of an execution; AWS does not say
 _STORE_FAILS_SECONDS = 8.0
+_TOKEN_ERROR = JobError("TaskTimedOut", "Step Functions does not wait for this job any more")
 
 
 class Job:
     """A job. `left_seconds` is the work that is not counted yet."""
 
     __slots__ = (
-        "began_at", "counted", "heard_at", "host", "left_seconds", "number", "receives",
+        "began_at", "counted", "heard_at", "host", "is_waited_for", "left_seconds", "number",
+        "receives",
         "restarts", "runs", "sampled", "sent_at", "stopped_at", "stored",
     )  # fmt: skip
 
@@ -49,6 +60,7 @@ class Job:
         self.began_at = self.stopped_at = 0.0
         self.heard_at = sent_at  # when Step Functions heard of it
         self.counted = self.stored = False
+        self.is_waited_for = True  # an execution waits for its current token
         self.sampled: ExportJob | None = None
 
 
@@ -92,14 +104,20 @@ class ExportModel:
         active_jobs: float,
         mean_seconds: float,
         sample: int = SAMPLE,
+        times_out_after: float | None = None,
     ) -> None:
+        """Create the model.
+
+        With `times_out_after`, the execution of a job times out so many seconds after its
+        state was entered, whatever heartbeats it gets, and is retried with a new token.
+        """
         self.simulation, self.deployment, self.health = simulation, deployment, health
         self.usage, self._random, self._flows = usage, simulation.random, flows
         self._keeper = sorted((int(leases), calls) for leases, calls in keeper_calls.items())
         self._start_seconds = start_seconds
         self._active_jobs, self._mean_seconds = active_jobs, mean_seconds
         self._per_second = active_jobs / mean_seconds
-        self.sample = sample
+        self.sample, self._times_out_after = sample, times_out_after
         self._bucket = TokenBucket(HEARTBEAT_BUCKET / sample, HEARTBEAT_REFILL / sample)
         self._is_producing = True
         self._numbers = 0
@@ -115,6 +133,7 @@ class ExportModel:
         self.failed_starts = 0  # executions whose SendMessage failed
         self.failed_executions = 0  # that timed out too often
         self.timeouts = self.lost_leases = self.dead_lettered = 0
+        self.retried = self.found_closed = self.failed_for_token = 0
         self.repeated_seconds = 0.0
         self.waits = Histogram()
         self.heartbeats, self.heartbeats_refused = Meter(60.0), Meter(60.0)
@@ -246,6 +265,9 @@ class ExportModel:
         if self.health.dynamodb_errors >= 1 and not job.stored:
             self.simulation.after(_STORE_FAILS_SECONDS, self._fail_attempt, job, job.runs)
             return
+        if job.sampled is not None and not job.stored and self._times_out_after is not None:
+            token = job.sampled.task_token
+            self.simulation.after(self._times_out_after, self._close_token, job, token)
         job.stored = True
         self.simulation.after(job.left_seconds, self._finish, job, job.runs)
 
@@ -299,6 +321,12 @@ class ExportModel:
         self.counted_twice += job.counted
         self.counted += not job.counted
         job.counted = True
+        if job.sampled is not None and not job.is_waited_for:
+            # The outcome meets a closed token, so the job fails until another one comes.
+            failed = give_up_job(job.sampled, now, _TOKEN_ERROR)
+            settled = settle_job(failed, now, JobStatus.FAILED, _TOKEN_ERROR, None)
+            assert isinstance(settled, ExportJob)
+            job.sampled = settled
         host.drop(job)
         job.host = None
         self._in_flight -= 1
@@ -412,6 +440,49 @@ class ExportModel:
             if job.host is None and job.stored and job.stopped_at <= since and job.sampled
         ]
 
+    def find_closed(self, heartbeat: ScheduledHeartbeat) -> bool:
+        """Return whether Step Functions does not wait for the token of this heartbeat."""
+        job = self._sampled.get(heartbeat.key)
+        if job is None or job.sampled is None:
+            return False
+        is_current = job.sampled.task_token == heartbeat.job.task_token
+        is_closed = not (is_current and job.is_waited_for)
+        if is_current and is_closed and heartbeat.refused_token is None:
+            self.found_closed += self.sample
+        return is_closed
+
+    def note_closed(self, heartbeat: ScheduledHeartbeat) -> None:
+        """Note in the job's row that two heartbeats found its token closed."""
+        job, token = self._sampled.get(heartbeat.key), heartbeat.job.task_token
+        if job is not None and job.sampled is not None and token is not None:
+            now = self.simulation.now
+            job.sampled = note_token_closed(job.sampled, now, token, _TOKEN_ERROR)
+
+    def _close_token(self, job: Job, token: TaskToken) -> None:
+        """Let the execution time out. Its Retry sends another token."""
+        if job.counted or job.sampled is None or job.sampled.task_token != token:
+            return
+        self.timeouts += self.sample
+        self.retried += self.sample
+        job.is_waited_for = False
+        self.simulation.after(_RESTART_SECONDS, self._take_over, job)
+
+    def _take_over(self, job: Job) -> None:
+        """Receive the message of the retried execution when a task has a free slot."""
+        if self.health.sqs_errors >= 1 or self._find_host() is None:
+            self.simulation.after(1.0, self._take_over, job)
+            return
+        assert job.sampled is not None
+        name = f"{job.sampled.job_id} {job.sampled.token_generation + 1}"
+        taken = attach_token(job.sampled, self.simulation.now, TaskToken(name))
+        if not isinstance(taken, ExportJob):
+            self.failed_for_token += self.sample
+            return
+        job.sampled, job.is_waited_for = taken, True
+        job.heard_at = self.simulation.now
+        if job.host is not None:
+            job.host.sender.receive(taken)
+
     def accept_heartbeat(self, name: str) -> bool:
         """Return whether Step Functions accepts a heartbeat."""
         now, health = self.simulation.now, self.health
@@ -428,14 +499,20 @@ class ExportModel:
     def _check_tokens(self, now: float) -> None:
         """Time out the executions that Step Functions has not heard of for too long.
 
-        The execution is then retried with a new token, which the stored job takes over. A job
-        that no task has received yet is in no listing, so no heartbeat is sent for it. Its
-        second message is not simulated, only how often its execution may be retried.
+        The execution is then retried with a new token, which the stored job takes over. If
+        that comes too late, the job fails. A job that no task has received yet is in no
+        listing, so no heartbeat is sent for it. Its second message is not simulated, only
+        how often its execution may be retried.
         """
         for job in self._sampled.values():
-            if job.stored and now > self._compute_timeout_at(job):
-                self.timeouts += self.sample
-                job.heard_at = now
+            if not job.stored or job.sampled is None or job.sampled.task_token is None:
+                continue
+            if job.is_waited_for and now > self._compute_timeout_at(job):
+                self._close_token(job, job.sampled.task_token)
+            before = job.sampled
+            job.sampled = give_up_closed(before, now, RETRY_GRACE_SECONDS)
+            if job.sampled is not before:
+                self.failed_for_token += self.sample
         late = [
             job
             for job in self._visible

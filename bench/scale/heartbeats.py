@@ -3,12 +3,12 @@
 from math import inf
 from typing import TYPE_CHECKING
 
-from holdfast.jobs.heartbeats.schedule import (
+from holdfast.exports.heartbeats.schedule import (
     HeartbeatSchedule,
     HeartbeatTiming,
     ScheduledHeartbeat,
 )
-from holdfast.jobs.model import ExportJob
+from holdfast.exports.model import ExportJob
 
 if TYPE_CHECKING:
     from bench.scale.exports import ExportModel, Host
@@ -106,7 +106,18 @@ class Sender:
         if not heartbeat.live:
             self._schedule.reschedule(heartbeat, now, sent=False, failed=False)
             return
+        if model.find_closed(heartbeat):
+            token = heartbeat.job.task_token
+            is_confirmed = heartbeat.refused_token == token
+            heartbeat.refused_token = token
+            if is_confirmed:
+                model.note_closed(heartbeat)
+                self._schedule.drop_token(heartbeat.job)
+            self._schedule.reschedule(heartbeat, now, sent=True, failed=not is_confirmed)
+            return
         accepted = model.accept_heartbeat(heartbeat.key)
+        if accepted:
+            heartbeat.refused_token = None
         self._schedule.reschedule(
             heartbeat,
             now,

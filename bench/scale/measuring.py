@@ -33,7 +33,7 @@ def measure() -> dict[str, Any]:
     """Return all measurements."""
     return {
         "versions": {
-            name: version(name) for name in ("holdfast", "boto3", "ministack", "moto")
+            name: version(name) for name in ("holdfast-queue", "boto3", "ministack", "moto")
         },
         "load_average": round(os.getloadavg()[0], 1),
         "flows": {**count_chat_flows(), **count_job_flows()},

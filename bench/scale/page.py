@@ -410,6 +410,7 @@ def _list_alarms(fault: Mapping[str, Any]) -> list[str]:
         "export-StepFunctionsTimeouts": changes.get("export.timeouts", 0) > 0,
         "chat-DeadLetters": changes.get("chat.dead", 0) > 0,
         "chat-SweeperErrors": changes.get("chat.sweeps_cut", 0) > 0,
+        "chat-WebhookFailures": changes.get("chat.refused", 0) > 0,
     }
     return [name for name, does_ring in rings.items() if does_ring]
 
@@ -442,6 +443,18 @@ def _write_variants(results: Mapping[str, Any]) -> list[str]:
             f"{senders['refused_share'] * 100:.1f} % are refused; "
             f"{senders['timeouts_per_hour']:,.0f} executions time out in an hour; "
             f"{senders['reads_per_second']:,.0f} read units a second to list the jobs",
+        )
+    )
+    retried = results["retried"]
+    rows.append(
+        (
+            f"a TimeoutSeconds of {_duration(retried['times_out_after'])}, so that "
+            f"{retried['retried']:,} executions time out while their job is at work",
+            "no failure",
+            f"{retried['failed']:,} jobs failed, {retried['completed']:,} of "
+            f"{retried['jobs']:,} completed. The old token of {retried['found_closed']:,} jobs "
+            "was found closed before the Retry sent the new one; a job that failed at once "
+            "would have been lost each time",
         )
     )
     return [

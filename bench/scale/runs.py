@@ -11,7 +11,7 @@ from bench.scale.deployment import read_templates
 from bench.scale.exports import SAMPLE
 from bench.scale.faults import DAY, HOUR, list_faults
 from bench.scale.quotas import QUOTAS
-from bench.scale.study import PARTS, SEED, Study, size_deployment
+from bench.scale.study import JOB_SECONDS, PARTS, SEED, Study, size_deployment
 
 
 def run_part(part: str, *, load: float, days: float, seed: int, sample: int) -> dict[str, Any]:
@@ -153,4 +153,34 @@ def run_short_interval(hours: float = 0.2) -> dict[str, float]:
         "refused_share": counts["export.beats_refused"] / counts["export.beats"],
         "timeouts_per_hour": counts["export.timeouts"] / hours,
         "reads_per_second": study.export.reads.peak,
+    }
+
+
+def run_retried_executions(hours: float = 2.0) -> dict[str, float]:
+    """Return what becomes of jobs whose executions time out in the middle and are retried.
+
+    Every job is simulated, with the heartbeats of the templates. A message with a new token
+    comes as long after the timeout as their Retry says. A heartbeat in between finds the old
+    token closed.
+    """
+    seconds = JOB_SECONDS / 2
+    sized = size_deployment(0.05)[0]
+    study = Study(
+        load=0.05,
+        deployment=replace(sized, heartbeats=read_templates().heartbeats),
+        parts=("export",),
+        sample=1,
+        times_out_after=seconds,
+    )
+    study.start()
+    study.simulation.run(hours * HOUR)
+    study.stop()
+    export = study.export
+    return {
+        "times_out_after": seconds,
+        "jobs": export.sent,
+        "completed": export.counted,
+        "retried": export.retried,
+        "found_closed": export.found_closed,
+        "failed": export.failed_for_token + export.failed_executions,
     }

@@ -64,6 +64,7 @@ class Study:
         begins_at: float = 0.0,
         deployment: Deployment | None = None,
         sample: int = SAMPLE,
+        times_out_after: float | None = None,
         parts: Sequence[str] = PARTS,
         measured: Mapping[str, Any] | None = None,
     ) -> None:
@@ -95,6 +96,7 @@ class Study:
             active_jobs=load * ACTIVE_JOBS,
             mean_seconds=JOB_SECONDS,
             sample=sample,
+            times_out_after=times_out_after,
         )
         self.chat = ChatModel(
             *wired,

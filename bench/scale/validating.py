@@ -16,14 +16,14 @@ from bench.scale.deployment import read_templates
 from bench.scale.engine import Simulation, Usage
 from bench.scale.faults import Health
 from bench.scale.work import Message, WorkModel
-from holdfast.adapters.aws.sqs.queue import SQSQueue
-from holdfast.core.backoff import Backoff
-from holdfast.core.events import Completed, Event, Events
-from holdfast.core.queue.message import AnyMessage
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.outcome import Done, Retry
-from holdfast.core.worker.worker import Worker
+from holdfast.events import Completed, Event, Events
+from holdfast.lease.backoff import Backoff
+from holdfast.queue.message import AnyMessage
+from holdfast.queues.sqs.queue import SQSQueue
 from holdfast.testing import SimulatedSqs
+from holdfast.worker.context import Context
+from holdfast.worker.outcome import Done, Retry
+from holdfast.worker.worker import Worker
 
 LEASE_SECONDS = 6.0
 OUTAGE = (2.0, 10.0)  # SQS refuses all calls from here to there, longer than a lease

@@ -19,12 +19,12 @@ from bench.scale.deployment import Deployment
 from bench.scale.engine import Histogram, Simulation, Usage
 from bench.scale.faults import DAY, Health
 from bench.scale.scaling import Scaler
-from holdfast.core.events import Events
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.lease.lease import RENEWED, Lease, Renewal, Unanswered
-from holdfast.core.lease.renewal_schedule import _EARLY_FRACTION
-from holdfast.core.worker.poller import _ERROR_BACKOFF
-from holdfast.core.worker.settle import _RETRY_BACKOFF
+from holdfast.events import Events
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.lease.lease import RENEWED, Lease, Renewal, Unanswered
+from holdfast.lease.renewal_schedule import _EARLY_FRACTION
+from holdfast.worker.poller import _ERROR_BACKOFF
+from holdfast.worker.settle import _RETRY_BACKOFF
 
 _RECEIVE_TRIES = 4  # of `make_retrying_client`
 _REDRIVE_PER_SECOND = 500  # what SQS moves at most

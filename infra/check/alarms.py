@@ -4,9 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from holdfast.core.checks import CheckResult, fail, ok, warn
+from infra.check.arns import shorten_arn
+from infra.check.aws_reader import AwsReader
+
+from holdfast.doctor.checks import CheckResult, fail, warn
 from holdfast.doctor.runner import CheckFailed
-from holdfast.doctor.stack.aws_reader import AwsReader, shorten_arn
 
 RUNBOOKS = "https://github.com/holdfast-py/holdfast/blob/main/docs/runbooks.md"
 _MAX_NAMES = 100  # in one call
@@ -55,7 +57,6 @@ def check_topic(reader: AwsReader, arn: str) -> Iterator[CheckResult]:
     name = shorten_arn(arn)
     attributes = reader.read("sns", "get_topic_attributes", name, TopicArn=arn)["Attributes"]
     if int(attributes.get("SubscriptionsConfirmed") or 0):
-        yield ok("has a subscription")
         return
     pending = int(attributes.get("SubscriptionsPending") or 0)
     waiting = f"; {pending} of them wait for their confirmation" if pending else ""

@@ -1,6 +1,6 @@
 """The permissions that each component needs, on what it uses. This is the only list.
 
-`doctor --stack` compares deployed roles with it, and a test compares the templates of infra/.
+`make check-stack` compares deployed roles with it, and a test compares the templates of infra/.
 """
 
 from collections.abc import Mapping
@@ -55,6 +55,8 @@ _HANDLE = (  # messages that Lambda's event source receives and deletes with the
 )
 _RECEIVE = (*_HANDLE, "sqs:GetQueueUrl")
 _POSTPONE = ("sqs:SendMessage",)  # such a message is sent again with a delay, but not to FIFO
+# A conversation is read, locked by an update, and its lock guards writes to other tables.
+_LOCK = ("dynamodb:GetItem", "dynamodb:UpdateItem", "dynamodb:ConditionCheckItem")
 _LOG = ("logs:CreateLogStream", "logs:PutLogEvents")
 
 PERMISSIONS: Mapping[ComponentKind, Mapping[Use, tuple[str, ...]]] = {
@@ -86,7 +88,7 @@ PERMISSIONS: Mapping[ComponentKind, Mapping[Use, tuple[str, ...]]] = {
             "states:SendTaskSuccess",
             "states:SendTaskFailure",
         ),
-        Use.FILES: ("s3:PutObject", "s3:AbortMultipartUpload"),
+        Use.FILES: ("s3:PutObject", "s3:AbortMultipartUpload", "s3:GetObject"),
         Use.LISTS: ("s3:GetObject",),
         Use.LISTS_BUCKET: ("s3:ListBucket",),
         Use.TASK: ("ecs:UpdateTaskProtection",),
@@ -100,11 +102,7 @@ PERMISSIONS: Mapping[ComponentKind, Mapping[Use, tuple[str, ...]]] = {
         Use.LOG: _LOG,
     },
     ComponentKind.MESSAGING: {
-        Use.CONVERSATIONS: (
-            "dynamodb:GetItem",
-            "dynamodb:UpdateItem",
-            "dynamodb:ConditionCheckItem",
-        ),
+        Use.CONVERSATIONS: _LOCK,
         Use.STAGE: ("dynamodb:Query", "dynamodb:DeleteItem", "dynamodb:BatchWriteItem"),
         Use.WINDOWS: ("dynamodb:GetItem", "dynamodb:DeleteItem"),
         Use.HISTORY: (
@@ -120,11 +118,7 @@ PERMISSIONS: Mapping[ComponentKind, Mapping[Use, tuple[str, ...]]] = {
         Use.LOG: _LOG,
     },
     ComponentKind.SWEEPING: {
-        Use.CONVERSATIONS: (
-            "dynamodb:GetItem",
-            "dynamodb:UpdateItem",
-            "dynamodb:ConditionCheckItem",
-        ),
+        Use.CONVERSATIONS: _LOCK,
         Use.STAGE: (
             "dynamodb:Scan",
             "dynamodb:Query",

@@ -1,15 +1,18 @@
 """Compare the roles of a stack with the list of permissions."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
-from holdfast.core.checks import CheckResult, fail, warn
-from holdfast.doctor.stack.aws_reader import AwsReader, shorten_arn
-from holdfast.doctor.stack.components import Component
-from holdfast.doctor.stack.permissions import PERMISSIONS, RUNS_USER_CODE
+from infra.check.arns import shorten_arn
+from infra.check.aws_reader import AwsReader
+from infra.check.deployment import Component
+from infra.check.permissions import PERMISSIONS, RUNS_USER_CODE
+
+from holdfast.doctor.checks import CheckResult, fail, warn
+from holdfast.doctor.runner import CheckFailed
 
 # They need no resource: the first has none, and the others take a task token, which is a secret
 # and names its execution.
@@ -36,45 +39,46 @@ class Statement:
     def matches(self, action: str, arn: str | None) -> bool:
         """Return whether it is about the action on the resource; None is any resource."""
         # IAM compares actions without regard to case.
-        if not any(fnmatchcase(action.lower(), each.lower()) for each in self.actions):
+        if not any(_matches(action.lower(), each.lower()) for each in self.actions):
             return False
-        return arn is None or any(_matches_arn(arn, each) for each in self.resources)
+        return arn is None or any(_matches(arn, each) for each in self.resources)
 
 
-def _matches_arn(arn: str, pattern: str) -> bool:
+def _matches(text: str, pattern: str) -> bool:
+    """Return whether a pattern with the wildcards of IAM, * and ?, matches all of the text."""
     parts = (re.escape(part) for part in re.split(r"([*?])", pattern))
     translated = "".join({r"\*": ".*", r"\?": "."}.get(part, part) for part in parts)
-    return re.fullmatch(translated, arn, re.DOTALL) is not None
+    return re.fullmatch(translated, text, re.DOTALL) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Role:
-    """A component and the statements of its role."""
+def check_role(reader: AwsReader, component: Component) -> Iterator[CheckResult]:
+    """Report what the role of a component lacks, and what it allows without need.
 
-    component: Component
-    statements: Sequence[Statement]
+    Raises CheckFailed if there is no role, or if it cannot be read.
+    """
+    if not component.role:
+        remedy = "set TaskRoleArn of its task definition, as the templates of infra/ do"
+        raise CheckFailed("it has no role, so it may not call AWS", remedy)
+    statements = _read_statements(reader, shorten_arn(component.role))
+    yield from _check_missing(component, statements)
+    yield from check_excess(component, statements)
 
-    def allows(self, action: str, arn: str | None) -> bool:
-        """Return whether the role allows the action on the resource."""
-        verdicts = [each.allows for each in self.statements if each.matches(action, arn)]
-        # A Deny on some resource does not refuse the action on every resource.
-        return any(verdicts) if arn is None else bool(verdicts) and all(verdicts)
+
+# -- policies
 
 
-def read_role(reader: AwsReader, component: Component) -> Role:
-    """Read the inline and the attached policies of a component's role. Raises CheckFailed."""
-    name = shorten_arn(component.role)
-    arguments = {"RoleName": name}
+def _read_statements(reader: AwsReader, role: str) -> list[Statement]:
+    """Read the inline and the attached policies of a role. Raises CheckFailed."""
+    read = partial(reader.read, "iam", subject=role, RoleName=role)
     documents = [
-        reader.read("iam", "get_role_policy", name, PolicyName=policy, **arguments)[
-            "PolicyDocument"
-        ]
-        for policy in reader.read("iam", "list_role_policies", name, **arguments)["PolicyNames"]
+        read("get_role_policy", PolicyName=policy)["PolicyDocument"]
+        for policy in read("list_role_policies")["PolicyNames"]
     ]
-    attached = reader.read("iam", "list_attached_role_policies", name, **arguments)
-    for policy in attached["AttachedPolicies"]:
-        documents.append(_read_managed_policy(reader, policy["PolicyArn"]))
-    return Role(component, [each for text in documents for each in parse_policy(text)])
+    documents += [
+        _read_managed_policy(reader, policy["PolicyArn"])
+        for policy in read("list_attached_role_policies")["AttachedPolicies"]
+    ]
+    return [statement for document in documents for statement in _parse_policy(document)]
 
 
 def _read_managed_policy(reader: AwsReader, arn: str) -> Any:
@@ -86,7 +90,7 @@ def _read_managed_policy(reader: AwsReader, arn: str) -> Any:
     return policy["PolicyVersion"]["Document"]
 
 
-def parse_policy(document: Mapping[str, Any]) -> Iterator[Statement]:
+def _parse_policy(document: Mapping[str, Any]) -> Iterator[Statement]:
     """Yield the statements of a policy. NotAction and NotResource count as everything."""
     for each in _to_list(document.get("Statement")):
         actions = _to_list(each.get("Action", "*"))
@@ -101,14 +105,16 @@ def _to_list(value: Any) -> list[Any]:
 # -- checks
 
 
-def check_missing(role: Role) -> Iterator[CheckResult]:
+def _check_missing(
+    component: Component, statements: Sequence[Statement]
+) -> Iterator[CheckResult]:
     """Report the permissions that the component needs and does not have."""
-    needed = PERMISSIONS[role.component.kind]
-    name = shorten_arn(role.component.role)
-    for use, arns in role.component.uses.items():
+    needed = PERMISSIONS[component.kind]
+    name = shorten_arn(component.role)
+    for use, arns in component.uses.items():
         for arn in arns or (None,):
             actions = needed.get(use, ())
-            missing = [action for action in actions if not role.allows(action, arn)]
+            missing = [action for action in actions if not _allow(statements, action, arn)]
             if missing:
                 where = use.value if arn is None else f"{use.value}, {arn}"
                 yield fail(
@@ -117,38 +123,42 @@ def check_missing(role: Role) -> Iterator[CheckResult]:
                 )
 
 
-def check_excess(role: Role) -> Iterator[CheckResult]:
+def _allow(statements: Sequence[Statement], action: str, arn: str | None) -> bool:
+    """Return whether the statements allow the action on the resource; None is any resource."""
+    verdicts = [each.allows for each in statements if each.matches(action, arn)]
+    # A Deny on some resource does not refuse the action on every resource.
+    return any(verdicts) if arn is None else bool(verdicts) and all(verdicts)
+
+
+def check_excess(
+    component: Component, statements: Sequence[Statement]
+) -> Iterator[CheckResult]:
     """Report what the role allows and the component never uses.
 
     A component that runs the user's code may have more, but no wildcards.
     """
-    listed = PERMISSIONS[role.component.kind].values()
+    listed = PERMISSIONS[component.kind].values()
     needed = {action for actions in listed for action in actions} | _USES_KEY
-    name = shorten_arn(role.component.role)
-    allowed = [each for each in role.statements if each.allows]
+    name = shorten_arn(component.role)
+    allowed = [each for each in statements if each.allows]
     granted = dict.fromkeys(action for each in allowed for action in each.actions)
     unused = [action for action in granted if action not in needed]
-    if role.component.kind in RUNS_USER_CODE:
+    if component.kind in RUNS_USER_CODE:
         unused = [action for action in unused if "*" in action]
     if unused:
         yield warn(
-            f"{name} allows {', '.join(unused)}, which {role.component.kind.value} never uses",
+            f"{name} allows {', '.join(unused)}, which {component.kind.value} never uses",
             "name only the actions that are needed",
         )
-    yield from _check_everywhere(name, allowed, needed - _NO_RESOURCE)
-
-
-def _check_everywhere(
-    name: str, allowed: Iterable[Statement], needed: set[str]
-) -> Iterator[CheckResult]:
     everywhere = [
-        action for each in allowed if "*" in each.resources for action in each.actions
+        action
+        for each in allowed
+        if "*" in each.resources
+        for action in each.actions
+        if action in needed - _NO_RESOURCE
     ]
-    if actions := [action for action in everywhere if action in needed]:
+    if everywhere:
         yield warn(
-            f"{name} allows {', '.join(actions)} on every resource",
+            f"{name} allows {', '.join(everywhere)} on every resource",
             "name the ARNs of what the component uses",
         )
-
-
-ROLE = (("role", check_missing), ("role", check_excess))

@@ -31,13 +31,13 @@ from django.db import close_old_connections
 from django.utils.module_loading import import_string
 from pydantic import Field
 
-from holdfast.bootstrap import open_queue
-from holdfast.core.clock import utc_now
-from holdfast.core.errors import Unsupported
-from holdfast.core.queue.manager import MessageInfo, MessageState, QueueManager
-from holdfast.core.queue.message import QueueMessage
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.outcome import Done, Reject, done_with_result
+from holdfast.errors import Unsupported
+from holdfast.lease.clock import utc_now
+from holdfast.queue.manager import MessageInfo, MessageState, QueueManager
+from holdfast.queue.message import QueueMessage
+from holdfast.queues.opening import open_queue
+from holdfast.worker.context import Context
+from holdfast.worker.outcome import Done, Reject, done_with_result
 
 try:
     from django.tasks import base, exceptions, signals

@@ -1,5 +1,17 @@
 """The errors that Holdfast raises. Each text says what failed and what to do."""
 
+import sys
+
+# The distribution `holdfast` on the package index is another project, with a package of the
+# same name. Installing it over this one replaces `holdfast/__init__.py`, and removing it
+# deletes that file. All of Holdfast imports this module, so the cause is named here.
+if "open_queue" not in getattr(sys.modules["holdfast"], "__all__", ()):
+    raise ImportError(
+        "another project's package `holdfast` replaced files of Holdfast, whose distribution "
+        "is `holdfast-queue`: run `pip uninstall -y holdfast holdfast-queue`, then "
+        "`pip install .` in a clone of Holdfast"
+    )
+
 
 class HoldfastError(Exception):
     """Base of every error Holdfast raises on purpose. Its text is one line."""
@@ -15,6 +27,10 @@ class LeaseLost(HoldfastError):
 
 class MessageTooLarge(HoldfastError):
     """The message is larger than the queue accepts."""
+
+
+class InvalidInput(HoldfastError):
+    """What was given cannot be stored or done, so trying again cannot help."""
 
 
 class MalformedMessage(HoldfastError):

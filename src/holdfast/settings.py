@@ -5,8 +5,8 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from holdfast.config.variables import warn_of_misspelt
-from holdfast.core.errors import ConfigError
+from holdfast.errors import ConfigError
+from holdfast.variables import warn_of_misspelt
 
 
 class Settings(BaseModel):
@@ -39,15 +39,17 @@ def read_settings(
 ) -> S:
     """Return the settings of one kind from the environment, a URL's query and the caller.
 
-    `given` wins over `query`, and `query` over `env`. Raises ConfigError with every problem,
-    each with the name that the user wrote. A misspelt variable of any kind is logged.
+    `given` wins over `query`, and `query` over `env`. An empty variable is like one that is
+    not set. Raises ConfigError with every problem, each with the name that the user wrote.
+    A misspelt variable of any kind is logged.
     """
     own = {kind.to_variable(name): name for name in kind.model_fields}
     warn_of_misspelt(variable for variable in env if variable not in own)
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for variable, name in own.items():
-        if variable in env:
+        # Compose and ECS set a variable without a value to "".
+        if env.get(variable, "").strip():
             values[name], sources[name] = env[variable], variable
     for name, value in (query or {}).items():
         values[name], sources[name] = value, f"?{name}= in the queue's URL"

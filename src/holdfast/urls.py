@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from urllib.parse import parse_qsl, unquote
 
-from holdfast.core.errors import ConfigError, InvalidName, StoreUnavailable
+from holdfast.errors import ConfigError, InvalidName, StoreUnavailable
 
 _MAX_LENGTH = 4096  # no path is longer
 _MAX_SHOWN = 90  # characters of a bad name in an error's text

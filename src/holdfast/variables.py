@@ -5,12 +5,20 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING
 
+from holdfast.products import find_products, load_part
+
 if TYPE_CHECKING:
-    from holdfast.config.reading import Settings
+    from holdfast.settings import Settings
 
 QUEUE_VARIABLE = "HOLDFAST_QUEUE"
 PREFIX = "HOLDFAST_"
 
+# The kinds that belong to no product.
+_KINDS = (
+    "holdfast.queues.settings:SqsSettings",
+    "holdfast.aws.settings:AwsSettings",
+    "holdfast.telemetry.setup:TelemetrySettings",
+)
 _OTHERS = (QUEUE_VARIABLE, "HOLDFAST_JOBS", "HOLDFAST_DEBUG")
 _SIMILARITY = 0.85  # above that of CHAOS_SECONDS and TASK_SECONDS, which is 0.80
 
@@ -58,21 +66,8 @@ def find_known_variables() -> frozenset[str]:
 def list_settings_kinds() -> "tuple[type[Settings], ...]":
     """Return the kinds of settings, each of which has variables of its own."""
     # Most processes read one kind of settings, so the others are imported only here.
-    from holdfast.config.aws import AwsSettings
-    from holdfast.config.chat import ChatSettings
-    from holdfast.config.export import ExportSettings
-    from holdfast.config.heartbeat import HeartbeatSettings
-    from holdfast.config.queue import SqsSettings
-    from holdfast.config.telemetry import TelemetrySettings
-
-    return (
-        SqsSettings,
-        AwsSettings,
-        TelemetrySettings,
-        ExportSettings,
-        HeartbeatSettings,
-        ChatSettings,
-    )
+    places = [*_KINDS, *(place for product in find_products() for place in product.settings)]
+    return tuple(load_part(place) for place in places)
 
 
 def _find_similar(variable: str, known: frozenset[str]) -> list[str]:

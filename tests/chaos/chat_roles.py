@@ -7,21 +7,21 @@ from random import Random
 from threading import Thread
 from typing import Any
 
-from holdfast.adapters.local.filesystem import FilesystemQueue
-from holdfast.adapters.local.sqlite import SQLiteConversations
-from holdfast.conversations.messages import Inbound, Trigger
-from holdfast.conversations.model import Channel, ConversationKey
-from holdfast.conversations.outbox import SentPart
-from holdfast.conversations.policy import ConversationPolicy, ConversationProfile
-from holdfast.conversations.ports import ReplyPart
-from holdfast.conversations.processor import BatchProcessor
-from holdfast.conversations.staging import Stager
-from holdfast.conversations.sweeper import Sweeper
-from holdfast.core.backoff import Backoff
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.worker.worker import Worker
-from support.conversations.crashes.file_providers import (
+from holdfast.chat.messages import Inbound, Trigger
+from holdfast.chat.model import Channel, ConversationKey
+from holdfast.chat.outbox import SentPart
+from holdfast.chat.policy import ConversationPolicy, ConversationProfile
+from holdfast.chat.ports import ReplyPart
+from holdfast.chat.processor import BatchProcessor
+from holdfast.chat.sqlite_conversations import SQLiteConversations
+from holdfast.chat.staging import Stager
+from holdfast.chat.sweeper import Sweeper
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queues.files import FilesystemQueue
+from holdfast.worker.worker import Worker
+from support.chat.crashes.file_providers import (
     Ledger,
     LedgerSender,
     OneSecret,

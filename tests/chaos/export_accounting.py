@@ -10,9 +10,9 @@ from typing import Any
 
 from chaos.export_roles import TOKEN_CANARY, ExportWorkspace, JobOrder
 from chaos.export_server import make_content
-from holdfast.bootstrap.exports import open_jobs
-from holdfast.jobs.file_names import OWN_FOLDER
-from holdfast.jobs.model import ExportJob, JobStatus, TaskStatus
+from holdfast.exports.building import open_jobs
+from holdfast.exports.file_names import OWN_FOLDER
+from holdfast.exports.model import ExportJob, JobStatus, TaskStatus
 
 # One statement, so that counters and rows are from the same moment.
 _ROWS = """

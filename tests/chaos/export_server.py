@@ -225,11 +225,11 @@ class FaultyServers:
 
     async def _serve_call(self, request: HttpRequest, writer: asyncio.StreamWriter) -> None:
         self.calls += 1
-        kind = "Content-Type: application/x-amz-json-1.0"
+        fields = ("Content-Type: application/x-amz-json-1.0", "x-amzn-RequestId: 1")
         await asyncio.sleep(self.random.uniform(0, 0.02))
         if self._inject_fault(0.05):
             body = json.dumps({"__type": "ThrottlingException", "message": "slow down"})
-            await _write_response(writer, "400 Bad Request", body.encode(), kind)
+            await _write_response(writer, "400 Bad Request", body.encode(), *fields)
             return
         if self._inject_fault(0.04):
             raise ConnectionCut  # not processed, but the client cannot know
@@ -238,10 +238,10 @@ class FaultyServers:
         if self._inject_fault(0.08):
             raise ConnectionCut  # processed, but the client cannot know
         if code is None:
-            await _write_response(writer, "200 OK", b"{}", kind)
+            await _write_response(writer, "200 OK", b"{}", *fields)
         else:
             body = json.dumps({"__type": code, "message": "Task Timed Out: 'x'"})
-            await _write_response(writer, "400 Bad Request", body.encode(), kind)
+            await _write_response(writer, "400 Bad Request", body.encode(), *fields)
 
 
 async def _serve(seed: int) -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from holdfast.adapters.local.filesystem import FsOps
-from holdfast.core.clock import SYSTEM_CLOCK, SystemClock
-from support.filesystem.watched import WatchedFs
+from holdfast.lease.clock import SYSTEM_CLOCK, SystemClock
+from holdfast.queues.files import FsOps
+from support.files.watched import WatchedFs
 from support.sqlite.disk import IOERR_WRITE, fail_calls, find_reason_against_watching
 
 CLONE_NEWTIME, CLONE_NEWNS = 0x80, 0x20000

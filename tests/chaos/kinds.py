@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from chaos.hazards import HAZARDS, SQLITE_HAZARDS, Hazard
-from holdfast.adapters.local.filesystem import FilesystemQueue, names
-from holdfast.adapters.local.sqlite import SQLiteQueue
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.lease.lease import Lease
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import AnyMessage
-from support.filesystem import audit
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.lease.lease import Lease
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import AnyMessage
+from holdfast.queues.files import FilesystemQueue, names
+from holdfast.queues.sqlite.queue import SQLiteQueue
+from support.files import audit
 from support.sqlite.queue_file import find_faults
 
 _HASH_IN_KEY = slice(10, 18)

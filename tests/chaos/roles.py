@@ -12,13 +12,13 @@ from typing import Any
 from chaos.event_log import Entry, EventLog
 from chaos.hazards import Hazard
 from chaos.kinds import Kind
-from holdfast.core.backoff import Backoff
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.errors import LeaseLost, QueueUnavailable
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import get_lease
-from support.filesystem.queue_folder import make_message
+from holdfast.errors import LeaseLost, QueueUnavailable
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import get_lease
+from support.files.queue_folder import make_message
 
 LEASE_SECONDS = 0.5
 MAX_ATTEMPTS = 12

@@ -8,13 +8,13 @@ from threading import Thread
 
 from chaos.event_log import Entry, EventLog
 from chaos.sqs_server import SqsServer
-from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.core.backoff import Backoff
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.events import Completed, Event
-from holdfast.core.queue.message import AnyMessage
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.worker import Worker
+from holdfast.events import Completed, Event
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.queue.message import AnyMessage
+from holdfast.queues.sqs import SQSQueue
+from holdfast.worker.context import Context
+from holdfast.worker.worker import Worker
 
 LEASE_SECONDS = 3.0
 LONG_SECONDS = 1.3 * LEASE_SECONDS  # without renewal it would be handled twice

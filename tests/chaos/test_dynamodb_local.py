@@ -15,10 +15,10 @@ import test_dynamodb_jobs
 
 from chaos import dynamodb_local
 from chaos.isolated_server import NamespaceUnavailable
-from holdfast.testing.contracts.conversations.contract import ConversationStoreContract
-from holdfast.testing.contracts.conversations.support import OpenStore
-from holdfast.testing.contracts.jobs.contract import JobStoreContract
-from holdfast.testing.contracts.jobs.support import OpenRepository
+from contracts.conversations.contract import ConversationStoreContract
+from contracts.conversations.support import OpenStore
+from contracts.jobs.contract import JobStoreContract
+from contracts.jobs.support import OpenRepository
 from support.aws.client_kinds import KINDS, make_server_client
 
 pytestmark = [

@@ -12,7 +12,7 @@ import test_sqs_queue
 from chaos import localstack_sqs
 from chaos.isolated_server import NamespaceUnavailable
 from chaos.localstack_sqs import Advance
-from holdfast.adapters.aws.sqs import SQSQueue
+from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.bad_input import BadInputPromises
 from holdfast.testing.contracts.queue.concurrency import QueueConcurrencyPromises

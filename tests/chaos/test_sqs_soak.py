@@ -20,7 +20,7 @@ from chaos.sqs_accounting import SqsAccounting
 from chaos.sqs_roles import LEASE_SECONDS, SqsWorker, SqsWorkspace, push_messages
 from chaos.sqs_server import SqsServer, run_server
 from chaos.test_chaos import SECONDS, iterate_seeds
-from holdfast.adapters.aws.json_client.client import JsonClient
+from holdfast.aws.json_client.client import JsonClient
 from support import memory_folder
 
 WORKERS = 4

@@ -1,4 +1,4 @@
-"""The conversation contract for the in-memory model and for the SQLite store."""
+"""The conversation contract for SQLite stores, in memory and in a file."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import pytest
 
-from holdfast.adapters.local.sqlite import SQLiteConversations
-from holdfast.testing.contracts.conversations.contract import ConversationStoreContract
-from holdfast.testing.contracts.conversations.support import (
+from contracts.conversations.contract import ConversationStoreContract
+from contracts.conversations.support import (
     KEY,
     NOW,
     OpenStore,
@@ -20,21 +19,25 @@ from holdfast.testing.contracts.conversations.support import (
     make_turn,
     make_window,
 )
-from holdfast.testing.memory_conversations import ConversationMemory, MemoryConversations
+from holdfast.chat.sqlite_conversations import (
+    MemoryConversations,
+    SQLiteConversations,
+)
+from support.chat.expiring_store import ExpiringConversations
 
 
-class TestModelOfConversations(ConversationStoreContract):
+class TestMemoryConversations(ConversationStoreContract):
     examples: ClassVar[int] = 5
 
     @pytest.fixture
     def open_store(self) -> OpenStore:
-        memory = ConversationMemory()
-        return lambda clock: MemoryConversations(memory, clock=clock)
+        first = MemoryConversations()
+        return lambda clock: MemoryConversations(first, clock=clock)
 
 
-def test_the_model_keeps_expired_rows_until_forget_expired_is_called() -> None:
+def test_the_simulated_table_keeps_expired_rows_until_forget_expired_is_called() -> None:
     """A table may remove expired rows sooner or much later."""
-    store = MemoryConversations()
+    store = ExpiringConversations()
     create_conversation(store)
     store.finish(acquire_grant(store), make_turn("m1"), now=NOW, remember_until=NOW + 10.0)
     store.stage(make_fragment("m2"), expires_at=NOW + 20.0)

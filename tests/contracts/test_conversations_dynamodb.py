@@ -1,7 +1,7 @@
 """The conversation contract for DynamoDBConversations.
 
 On ministack, over HTTP with both clients. There each call is one step, so that crowds can meet.
-The tests of its own are on moto with boto3 (tests/integration/adapters/aws/dynamodb). A fault
+The tests of its own are on moto with boto3 (tests/integration/exports/dynamodb). A fault
 of one server should not be a fault of the other.
 """
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
-from holdfast.adapters.aws.dynamodb.chat.tables import define_tables, tables_from_prefix
+from contracts.conversations.contract import ConversationStoreContract
+from contracts.conversations.support import OpenStore
+from holdfast.chat.dynamodb import DynamoDBConversations
+from holdfast.chat.dynamodb.tables import define_tables, tables_from_prefix
 from holdfast.testing import ManualClock
-from holdfast.testing.contracts.conversations.contract import ConversationStoreContract
-from holdfast.testing.contracts.conversations.support import OpenStore
 from support.aws.client_kinds import KINDS, make_server_client
 
 if TYPE_CHECKING:

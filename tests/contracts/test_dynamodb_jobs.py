@@ -2,7 +2,7 @@
 
 All promises are tested on ministack, over HTTP with the lean client, under `make chaos` with
 both. There each call is one step, so that many threads can conflict. Those of the outcome are
-also tested on moto, in this process with boto3, like tests/integration/adapters/aws/dynamodb. A
+also tested on moto, in this process with boto3, like tests/integration/exports/dynamodb. A
 fault of one server or client should not be a fault of the other. moto is not thread-safe, and
 slow with many rows.
 """
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.adapters.aws.dynamodb import DynamoDBJobs
-from holdfast.adapters.aws.dynamodb.tables import JobTables, define_tables
-from holdfast.jobs.ports import JobStateRepository
+from contracts.jobs.callbacks import CallbackPromises
+from contracts.jobs.contract import JobStoreContract
+from contracts.jobs.outcomes import OutcomePromises
+from contracts.jobs.sealing import SealPromises
+from contracts.jobs.support import OpenRepository
+from holdfast.exports.dynamodb import DynamoDBJobs
+from holdfast.exports.dynamodb.tables import JobTables, define_tables
+from holdfast.exports.ports import JobStateRepository
 from holdfast.testing import ManualClock
-from holdfast.testing.contracts.jobs.callbacks import CallbackPromises
-from holdfast.testing.contracts.jobs.contract import JobStoreContract
-from holdfast.testing.contracts.jobs.outcomes import OutcomePromises
-from holdfast.testing.contracts.jobs.sealing import SealPromises
-from holdfast.testing.contracts.jobs.support import OpenRepository
 from support.aws.client_kinds import KINDS_IF_CHAOS, make_server_client
 from support.dynamodb.service import start_service
 

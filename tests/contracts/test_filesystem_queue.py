@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.queue.message import AnyMessage
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.queue.message import AnyMessage
+from holdfast.queues.files import FilesystemQueue, FsOps
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.contract import QueueContract
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue

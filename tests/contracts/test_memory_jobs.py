@@ -1,15 +1,15 @@
-"""The store in memory, with which other stores are compared, passes the contract itself."""
+"""The job store in memory keeps the contract."""
 
 from typing import ClassVar
 
 import pytest
 
-from holdfast.testing.contracts.jobs.contract import JobStoreContract
-from holdfast.testing.contracts.jobs.support import OpenRepository
-from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
+from contracts.jobs.contract import JobStoreContract
+from contracts.jobs.support import OpenRepository
+from holdfast.exports.sqlite_jobs import MemoryJobs
 
 
-class TestModelOfJobs(JobStoreContract):
+class TestMemoryJobs(JobStoreContract):
     """The contract of MemoryJobs."""
 
     examples: ClassVar[int] = 5
@@ -17,5 +17,5 @@ class TestModelOfJobs(JobStoreContract):
     @pytest.fixture
     def open_repository(self) -> OpenRepository:
         """Return a function that opens the same memory."""
-        memory = JobMemory()
-        return lambda clock, keep_seconds=None: MemoryJobs(memory, clock, keep_seconds)
+        first = MemoryJobs()
+        return lambda clock, keep_seconds=None: MemoryJobs(first, clock, keep_seconds)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.local.sqlite import SQLiteJobs, path_check
-from holdfast.core.errors import ConfigError
-from holdfast.jobs.errors import JobExists
-from holdfast.jobs.ports import JobStateRepository
+from contracts.jobs.contract import JobStoreContract
+from contracts.jobs.support import TOKEN, OpenRepository, new_job, read_job
+from holdfast.errors import ConfigError
+from holdfast.exports.errors import JobExists
+from holdfast.exports.ports import JobStateRepository
+from holdfast.exports.sqlite_jobs import SQLiteJobs
+from holdfast.store.sqlite import path_check
 from holdfast.testing import ManualClock
-from holdfast.testing.contracts.jobs.contract import JobStoreContract
-from holdfast.testing.contracts.jobs.support import TOKEN, OpenRepository, new_job, read_job
 
 
 class TestSQLiteJobs(JobStoreContract):

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.local.sqlite.queue.queue import SQLiteQueue
-from holdfast.core.queue.message import AnyMessage
+from holdfast.queue.message import AnyMessage
+from holdfast.queues.sqlite.queue import SQLiteQueue
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.contract import QueueContract
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
@@ -43,7 +43,9 @@ def _opener(folder: Path, name: str, clock: ManualClock) -> MakeQueue:
 def _overwrite_a_push(queue: Any, body: bytes) -> None:
     """Give a push the bytes, and the id in them, as a newer program would have written it."""
     queue.push(AnyMessage(id="injected"))
-    statement = "UPDATE messages SET body = ?, id = ? WHERE id = 'injected' AND state = 0"
+    statement = (
+        "UPDATE messages SET body = CAST(? AS TEXT), id = ? WHERE id = 'injected' AND state = 0"
+    )
     with queue._database.begin_write() as connection:
         assert connection.execute(statement, (body, _find_id(body))).rowcount == 1
 

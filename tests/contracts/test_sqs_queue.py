@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.core.queue.manager import QueueManager
+from holdfast.queue.manager import QueueManager
+from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock, SimulatedSqs
 from holdfast.testing.contracts.queue.contract import QueueContract
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue

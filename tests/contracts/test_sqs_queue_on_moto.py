@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import time_machine
 
-from holdfast.adapters.aws.sqs import SQSQueue
+from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.dead_letters import DeadLetterPromises
 from holdfast.testing.contracts.queue.delivery import DeliveryPromises

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.filesystem.crash import Ending, die
+from support.files.crash import Ending, die
 from support.fork_server import SmallChild, run_in_small_child
 
 

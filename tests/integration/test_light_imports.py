@@ -15,7 +15,7 @@ NEVER_NEEDED = [
     "difflib",
     "holdfast.adapters",
     "holdfast.cli",
-    "holdfast.conversations",
+    "holdfast.chat",
     "holdfast.jobs",
     "multiprocessing",
     "prometheus_client",
@@ -45,7 +45,7 @@ def list_loaded(code: str, forbidden: list[str]) -> list[str]:
 
 
 def test_a_batch_function_loads_only_what_it_uses() -> None:
-    assert list_loaded("import holdfast.lambdas.batch", NEVER_NEEDED) == []
+    assert list_loaded("import holdfast.aws.lambdas.batch", NEVER_NEEDED) == []
 
 
 def test_making_a_batch_function_loads_nothing_more() -> None:
@@ -64,13 +64,13 @@ def test_a_module_of_tasks_loads_neither_a_worker_nor_a_queue() -> None:
         "@app.task(isolation='process', stall='60s')\n"
         "def enrich(domain: str): ..."
     )
-    unused = [*NEVER_NEEDED, "holdfast.core.worker.worker", "holdfast.testing"]
+    unused = [*NEVER_NEEDED, "holdfast.worker.worker", "holdfast.testing"]
     assert list_loaded(code, unused) == []
 
 
 def test_the_first_event_loads_neither_jobs_nor_conversations() -> None:
-    code = "import holdfast.adapters.aws.sqs.queue, holdfast.adapters.observe.logging"
-    assert list_loaded(code, ["holdfast.conversations", "holdfast.jobs", "asyncio"]) == []
+    code = "import holdfast.queues.sqs.queue, holdfast.telemetry.logging"
+    assert list_loaded(code, ["holdfast.chat", "holdfast.jobs", "asyncio"]) == []
 
 
 @pytest.mark.parametrize("module", ["holdfast", "holdfast.aws", "holdfast.lambdas"])
@@ -96,6 +96,7 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers["Content-Length"]))
         self.send_response(200)
         self.send_header("Content-Length", "2")
+        self.send_header("x-amzn-RequestId", "1")
         self.end_headers()
         self.wfile.write(b"{}")
     def log_message(self, *_): ...
@@ -131,7 +132,7 @@ def test_the_first_call_loads_no_model_of_a_service(code: str) -> None:
 
 
 def test_a_heartbeat_loads_neither_pydantic_nor_the_queue() -> None:
-    heavy = ["pydantic", "uuid", "botocore.exceptions", "holdfast.adapters.aws.sqs.queue"]
+    heavy = ["pydantic", "uuid", "botocore.exceptions", "holdfast.queues.sqs.queue"]
     assert list_loaded(_CALL + _HEARTBEAT, heavy) == []
 
 
@@ -141,11 +142,11 @@ def test_the_first_poll_loads_only_what_it_uses() -> None:
     unused += [
         "botocore.exceptions",  # of a call that fails
         "holdfast.adapters.local",
-        "holdfast.adapters.observe",
-        "holdfast.core.process.child_process",
-        "holdfast.core.queue.aio",
-        "holdfast.core.queue.info",  # what operators see
-        "holdfast.core.worker",
+        "holdfast.telemetry",
+        "holdfast.process.child_process",
+        "holdfast.queue.aio",
+        "holdfast.queue.info",  # what operators see
+        "holdfast.worker",
         "holdfast.testing",
     ]
     assert list_loaded(_CALL + _TYPED_QUEUE, unused) == []
@@ -155,7 +156,7 @@ def test_an_export_to_a_folder_loads_neither_aws_nor_tls(tmp_path: Path) -> None
     """Every worker process would pay for them before its first file."""
     settings = f"WorkSettings({str(tmp_path / 'to')!r}, {str(tmp_path / 'scratch')!r})"
     code = (
-        "from holdfast.adapters.export.work import WorkSettings, make_work\n"
+        "from holdfast.exports.downloads.work import WorkSettings, make_work\n"
         f"make_work({settings})()"
     )
     forbidden = ["holdfast.adapters.aws", "boto3", "botocore", "ssl", "pydantic"]

@@ -59,11 +59,11 @@ def ignore_signals() -> None:
 @pytest.mark.parametrize(
     ("file", "test"),
     [
-        ("integration/core/worker/test_worker_shutdown.py", "ctrl_c_without_a_signal_handler"),
+        ("integration/worker/test_worker_shutdown.py", "ctrl_c_without_a_signal_handler"),
         ("integration/cli/test_cli_inspect.py", "watching_runs_until_ctrl_c"),
         ("contracts/test_sqs_queue_on_moto.py", "message_comes_out_as_it_went_in"),
         ("contracts/test_dynamodb_jobs.py", "three_increments_at_once"),
-        ("unit/bootstrap/test_bootstrap.py", ""),
+        ("unit/queues/test_opening.py", ""),
     ],
 )
 def test_tests_pass_below_nohup_in_the_background_and_with_foreign_settings(

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.adapters.export.work import ExportWork, WorkSettings
-from holdfast.core.clock import Clock
-from holdfast.jobs.file_names import OWN_FOLDER
+from holdfast.exports.downloads.work import ExportWork, WorkSettings
+from holdfast.exports.file_names import OWN_FOLDER
+from holdfast.lease.clock import Clock
 from holdfast.testing import ManualClock
 from support.http_server import LoopbackServer
 
 _PROCESS = """
 import json, resource, sys
-from holdfast.adapters.export.work import ExportWork, WorkSettings
+from holdfast.exports.downloads.work import ExportWork, WorkSettings
 settings, task, limit = json.loads(sys.argv[1])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

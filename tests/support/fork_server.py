@@ -17,8 +17,8 @@ import subprocess
 import sys
 from functools import cache
 
-from holdfast.core.version import read_version
-from support.filesystem.crash import (
+from holdfast.version import read_version
+from support.files.crash import (
     Ending,
     Play,
     be_the_child,

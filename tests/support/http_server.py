@@ -216,6 +216,8 @@ class LoopbackServer:
             first, *lines = head.decode("latin-1").split("\r\n")
             fields = (line.partition(":") for line in lines)
             headers = {name.lower(): value.strip() for name, _, value in fields}
+            if headers.get("expect") == "100-continue":
+                connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
             length = int(headers.get("content-length", 0))
             while len(received) < length:
                 data = connection.recv(65_536)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from holdfast.core.lease.keeper import LeaseKeeper, Tick
-from holdfast.core.lease.lease import RENEWED, Lease, Renewal, Renewed
+from holdfast.lease.keeper import LeaseKeeper, Tick
+from holdfast.lease.lease import RENEWED, Lease, Renewal, Renewed
 from holdfast.testing.clock import ManualClock
 
 

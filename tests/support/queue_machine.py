@@ -6,6 +6,7 @@ the audit finds no faults.
 """
 
 import shutil
+from math import inf
 from typing import Any
 
 import pytest
@@ -13,10 +14,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast.core.errors import LeaseLost
-from holdfast.core.queue.message import get_lease
+from holdfast.errors import LeaseLost
+from holdfast.queue.message import get_lease
 from support import memory_folder
-from support.filesystem.queue_folder import LEASE, make_message
+from support.files.queue_folder import LEASE, make_message
 
 MAX_ATTEMPTS = 2
 MAX_LEASE = 3 * LEASE
@@ -38,6 +39,8 @@ class ExpectedTask:
         self.ripe = False  # it was due before the wall clock was set back
         self.attempts = self.fence = 0
         self.ends_at = 0.0  # monotonic; of the lease
+        self.lease_seconds = 0.0  # at the last renewal
+        self.cancelled_at: float | None = None  # by the clock of due times, while leased
         self.offset = 0.0  # the offset that its holder measured when it started
         self.checkpoint: Any = None
         self.done_at = 0.0  # wall clock
@@ -103,7 +106,11 @@ class QueueMachine(RuleBasedStateMachine):
         new = sorted(self.keys() - known)
         assert len(new) == len(ids)
         for key, message_id in zip(self.by_id(new), sorted(ids), strict=True):
-            self.expected[key] = ExpectedTask(message_id, self.now() + delay)
+            self.expected[key] = ExpectedTask(message_id, self.compute_due(delay))
+
+    def compute_due(self, delay: float) -> float:
+        """Return when a message is due. Due now means due, whatever the clock says later."""
+        return self.now() + delay if delay > 0 else -inf
 
     def keys(self) -> set[str]:
         return set(self.list_states())
@@ -143,6 +150,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def check_delivery(self, expected: ExpectedTask, message: Any, worker: int) -> None:
         expected.state, expected.ends_at = "leased", self.clock.monotonic() + LEASE
+        expected.lease_seconds = LEASE
         expected.offset = self.offsets[worker]
         expected.ripe = False
         expected.attempts += 1
@@ -174,6 +182,7 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             queue.extend(message, seconds)
             expected.ends_at = self.clock.monotonic() + seconds
+            expected.lease_seconds = seconds
 
     @precondition(lambda self: self.in_hand)
     @rule(which=st.integers(0, 99), page=st.integers(0, 3))
@@ -211,7 +220,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def do_release(self, queue: Any, message: Any, expected: ExpectedTask) -> None:
         queue.release(message)
-        expected.state, expected.due = "pending", self.now()
+        expected.state, expected.due = "pending", self.compute_due(0.0)
         expected.attempts -= 1
 
     def do_dead(self, queue: Any, message: Any, expected: ExpectedTask) -> None:
@@ -267,7 +276,13 @@ class QueueMachine(RuleBasedStateMachine):
 
     def come_back(self, back: list[ExpectedTask]) -> None:
         for expected in back:
-            expected.state, expected.due, expected.attempts = "pending", self.now(), 0
+            held = 0.0 if expected.cancelled_at is None else self.count_held_seconds(expected)
+            expected.due, expected.cancelled_at = self.compute_due(held), None
+            expected.state, expected.attempts = "pending", 0
+
+    def count_held_seconds(self, expected: ExpectedTask) -> float:
+        """Return for how long the holder of a cancelled task may still trust its lease."""
+        return max(0.0, expected.ends_at - self.clock.monotonic())
 
     @rule(message_id=IDS)
     def cancel(self, message_id: str) -> None:
@@ -278,6 +293,7 @@ class QueueMachine(RuleBasedStateMachine):
         ]
         assert self.person.cancel(message_id) == len(live)
         for expected in live:
+            expected.cancelled_at = self.now() if expected.state == "leased" else None
             expected.state, expected.ripe = "failed", False
             expected.fence += self.cancel_fences
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.filesystem.crash import run_in_child
+from support.files.crash import run_in_child
 
 GROUP, ALICE, BOB = 54321, 54322, 54323
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

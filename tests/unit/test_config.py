@@ -7,15 +7,15 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from holdfast.config.aws import AwsSettings
-from holdfast.config.export import ExportSettings, read_export_settings
-from holdfast.config.heartbeat import HeartbeatSettings
-from holdfast.config.queue import QueueOptions, QueueSettings, SqsSettings
-from holdfast.config.reading import Settings, read_settings
-from holdfast.config.telemetry import TelemetrySettings
-from holdfast.config.variables import list_settings_kinds, warn_once
-from holdfast.core.backoff import Backoff
-from holdfast.core.errors import ConfigError
+from holdfast.aws.settings import AwsSettings
+from holdfast.errors import ConfigError
+from holdfast.exports.heartbeat_settings import HeartbeatSettings
+from holdfast.exports.settings import ExportSettings, read_export_settings
+from holdfast.lease.backoff import Backoff
+from holdfast.queues.settings import QueueOptions, QueueSettings, SqsSettings
+from holdfast.settings import Settings, read_settings
+from holdfast.telemetry.setup import TelemetrySettings
+from holdfast.variables import list_settings_kinds, warn_once
 from support.paths import ROOT
 
 
@@ -28,6 +28,13 @@ def test_nothing_given_means_the_defaults() -> None:
         False,
         "data",
     )
+
+
+@pytest.mark.parametrize("text", ["", " "])
+@pytest.mark.parametrize("kind", list_settings_kinds())
+def test_an_empty_variable_means_the_default(kind: type[Settings], text: str) -> None:
+    env = {kind.to_variable(name): text for name in kind.model_fields}
+    assert read_settings(kind, env) == kind()
 
 
 def test_the_caller_wins_over_the_url_and_the_url_over_the_environment() -> None:
@@ -166,7 +173,6 @@ def test_a_backoff_is_the_first_delay_its_factor_and_its_maximum(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "write it as 5s,x2,max 10m"),
         ("5s,max 10m,x2", "write it as 5s,x2,max 10m"),
         ("5s,2", "write it as 5s,x2,max 10m"),
         ("soon", "'soon' is not a duration"),

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.conversations import events as chat_events
-from holdfast.core import events
-from holdfast.core.events import (
+from holdfast import events
+from holdfast.chat import events as chat_events
+from holdfast.events import (
     Claimed,
     Completed,
     DeadLettered,
@@ -18,8 +18,8 @@ from holdfast.core.events import (
     MessageEvent,
     Retried,
 )
-from holdfast.core.queue.message import AnyMessage
-from holdfast.jobs import events as job_events
+from holdfast.exports import events as job_events
+from holdfast.queue.message import AnyMessage
 from holdfast.testing import MemoryQueue
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.text import format_count
+from holdfast.text import format_count
 
 
 @pytest.mark.parametrize(

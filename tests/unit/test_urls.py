@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import ConfigError, InvalidName
-from holdfast.core.urls import (
+from holdfast.errors import ConfigError, InvalidName
+from holdfast.urls import (
     QUEUES,
     STORES,
     TARGETS,

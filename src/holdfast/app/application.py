@@ -15,21 +15,21 @@ from holdfast.app.task import (
     TaskQueue,
     make_settings,
 )
-from holdfast.bootstrap.queues import (
+from holdfast.errors import ConfigError
+from holdfast.events import Events, OnError
+from holdfast.lease.backoff import Backoff
+from holdfast.queue.manager import QueueManager
+from holdfast.queues.opening import (
     OpenOptions,
     QueueUrl,
     open_queue,
     resolve_queue_url,
 )
-from holdfast.core.backoff import Backoff
-from holdfast.core.errors import ConfigError
-from holdfast.core.events import Events, OnError
-from holdfast.core.queue.manager import QueueManager
 
 if TYPE_CHECKING:
     from holdfast.app.inline import PushedTask
     from holdfast.app.worker import TaskWorker
-    from holdfast.core.worker.worker import Prefetch
+    from holdfast.worker.worker import Prefetch
 
 P = ParamSpec("P")
 R = TypeVar("R")

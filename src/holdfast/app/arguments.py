@@ -15,8 +15,8 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
-from holdfast.core.errors import ConfigError, MalformedMessage
-from holdfast.core.worker.context import Context
+from holdfast.errors import ConfigError, MalformedMessage
+from holdfast.worker.context import Context
 
 CONTEXT = "ctx"
 _OF_PUSH = ("delay", "id")

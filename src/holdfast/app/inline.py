@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.app.task import Task, TaskMessage, TaskRouter
-from holdfast.core.worker.outcome import Done, Outcome
 from holdfast.testing.handlers import run_once
+from holdfast.worker.outcome import Done, Outcome
 
 
 @dataclass(slots=True)

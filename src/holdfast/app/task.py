@@ -10,12 +10,12 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar
 from pydantic import Field, ValidationError
 
 from holdfast.app.arguments import TaskArguments
-from holdfast.core.backoff import Backoff
-from holdfast.core.durations import parse_duration
-from holdfast.core.errors import ConfigError, MalformedMessage
-from holdfast.core.process.liveness import LivenessLimits
-from holdfast.core.queue.message import MAX_ID_LENGTH, QueueMessage, make_id
-from holdfast.core.worker.outcome import (
+from holdfast.durations import parse_duration
+from holdfast.errors import ConfigError, MalformedMessage
+from holdfast.lease.backoff import Backoff
+from holdfast.process.liveness import LivenessLimits
+from holdfast.queue.message import MAX_ID_LENGTH, QueueMessage, make_id
+from holdfast.worker.outcome import (
     Done,
     GiveBack,
     Outcome,
@@ -152,7 +152,7 @@ class Task(Generic[P, R]):
         """Raise ConfigError if the task could never run."""
         self.arguments.check()
         if self.settings.isolation == "process":
-            from holdfast.core.worker.watchdog import pickle_handler  # producers need none
+            from holdfast.worker.watchdog import pickle_handler  # producers need none
 
             pickle_handler(self)
 

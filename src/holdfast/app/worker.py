@@ -15,22 +15,22 @@ from random import Random
 from typing import Any
 
 from holdfast.app.task import Task, TaskMessage, TaskRouter, TaskSettings, retry_unknown
-from holdfast.core.events import ResultNotKept
-from holdfast.core.lease.lease import Lease
-from holdfast.core.process.liveness import LivenessLimits, SignsOfLife
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.worker.fetcher import Fetcher
-from holdfast.core.worker.outcome import Done, GiveBack, Outcome, Reject, Retry
-from holdfast.core.worker.runner import (
+from holdfast.events import ResultNotKept
+from holdfast.lease.lease import Lease
+from holdfast.process.liveness import LivenessLimits, SignsOfLife
+from holdfast.queue.manager import QueueManager
+from holdfast.worker.fetcher import Fetcher
+from holdfast.worker.outcome import Done, GiveBack, Outcome, Reject, Retry
+from holdfast.worker.runner import (
     DirectExecutor,
     Executor,
     ProcessRunner,
     Runner,
     ThreadRunner,
 )
-from holdfast.core.worker.settle import InFlight, describe_failures
-from holdfast.core.worker.watchdog import Watchdog, pickle_handler
-from holdfast.core.worker.worker import Worker
+from holdfast.worker.settle import InFlight, describe_failures
+from holdfast.worker.watchdog import Watchdog, pickle_handler
+from holdfast.worker.worker import Worker
 
 Tasks = Mapping[str, Task[..., Any]]
 

@@ -21,17 +21,18 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-from holdfast.adapters.aws.json_client.client import JsonClient, RetryPolicy
-from holdfast.adapters.aws.json_client.operations import SERVICES
-from holdfast.adapters.aws.json_client.selection import find_patch
-from holdfast.adapters.aws.json_client.settings import (
+from holdfast.aws.json_client.client import JsonClient, RetryPolicy
+from holdfast.aws.json_client.operations import SERVICES
+from holdfast.aws.json_client.selection import find_patch
+from holdfast.aws.json_client.settings import (
     ClientSettings,
     ask_botocore,
     can_be_called,
     read_environment,
 )
-from holdfast.adapters.aws.json_client.transport import Timeouts
-from holdfast.core.errors import ConfigError
+from holdfast.aws.json_client.signing import freeze_credentials
+from holdfast.aws.json_client.transport import Timeouts
+from holdfast.errors import ConfigError
 
 LONG_POLL_SECONDS = 20
 CLIENT_VARIABLE = "HOLDFAST_AWS_CLIENT"
@@ -174,7 +175,10 @@ def _explain_errors(service: str) -> Iterator[None]:
                 raise ConfigError(f"cannot make the {service} client: {error}") from error
             raise
     except ImportError:
-        raise ConfigError("Amazon's services need boto3: pip install 'holdfast[aws]'") from None
+        from holdfast.version import format_install_command
+
+        text = f"Amazon's services need boto3: {format_install_command('aws')}"
+        raise ConfigError(text) from None
 
 
 def _make_boto3_client(
@@ -203,7 +207,14 @@ def _make_boto3_client(
         region = location.get("region_name") or os.environ.get("AWS_REGION") or None
         make = partial(_get_boto3_session().client, service, region_name=region)
         endpoint = _choose_endpoint(make, location.get("endpoint_url"))
-        return make(config=config, endpoint_url=endpoint)
+        client = make(config=config, endpoint_url=endpoint)
+        # boto3 itself would report credentials that cannot be sent as an outage.
+        credentials = _get_session().get_credentials()
+        if credentials is not None:
+            client.meta.events.register(
+                "before-sign", lambda **_: freeze_credentials(credentials) and None
+            )
+        return client
 
 
 def _choose_endpoint(make: Callable[..., Any], host: str | None) -> str | None:
@@ -225,4 +236,6 @@ def _choose_endpoint(make: Callable[..., Any], host: str | None) -> str | None:
 def _make_user_agent() -> str:
     from importlib.metadata import version
 
-    return f"holdfast/{version('holdfast')} boto3/{version('boto3')}"
+    from holdfast.version import read_version
+
+    return f"holdfast/{read_version()} boto3/{version('boto3')}"

@@ -7,7 +7,8 @@ service says that the sender is at fault, and as an outage otherwise.
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast.core.errors import ConfigError, HoldfastError, QueueUnavailable
+from holdfast.aws.json_client.response_reader import InvalidResponse
+from holdfast.errors import ConfigError, HoldfastError, QueueUnavailable
 
 # The receipt handle is no longer valid; each version of the API has its own code for it.
 RECEIPT_GONE = frozenset(
@@ -67,13 +68,13 @@ TRANSIENT = frozenset(
 
 
 def get_client_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of boto3's clients and of the lean one, for an `except` clause.
+    """Return the errors of `call_checked` with any client, for an `except` clause.
 
     Python evaluates that clause only after an error, so a cold start does not import them.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
-    return BotoCoreError, ClientError
+    return BotoCoreError, ClientError, InvalidResponse
 
 
 def get_error_code(error: BaseException) -> str:
@@ -90,6 +91,8 @@ def describe_cause(error: BaseException) -> str:
     """
     if code := get_error_code(error):
         return code
+    if isinstance(error, InvalidResponse):
+        return f"another server may have responded in its place, because {error}"
     kind = type(error).__name__
     url = urlsplit(str(getattr(error, "kwargs", {}).get("endpoint_url", "")))
     server = url.netloc.rpartition("@")[2]

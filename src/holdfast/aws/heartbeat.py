@@ -24,19 +24,20 @@ from functools import partial
 from threading import Event, Lock, Thread, current_thread
 from typing import Any, Self
 
-from holdfast.adapters.aws import clients
-from holdfast.adapters.aws.errors import translate_error
-from holdfast.adapters.aws.heartbeat_run import (
+from holdfast import events as ev
+from holdfast.aws import clients
+from holdfast.aws.checked_call import call_checked
+from holdfast.aws.errors import translate_error
+from holdfast.aws.heartbeat_run import (
     MAX_VISIBILITY_SECONDS,
     HeartbeatOptions,
     HeartbeatRun,
     get_queue_name,
 )
-from holdfast.adapters.aws.sqs.address import parse_address
-from holdfast.core import events as ev
-from holdfast.core.errors import ConfigError, LeaseLost
-from holdfast.core.lease.lease import Lease
-from holdfast.core.process import after_fork
+from holdfast.errors import ConfigError, LeaseLost
+from holdfast.lease import after_fork
+from holdfast.lease.lease import Lease
+from holdfast.queues.sqs.address import parse_address
 
 INTERVAL_VARIABLE = "SQS_HEARTBEAT_INTERVAL_MS"
 
@@ -257,7 +258,9 @@ class SQSHeartbeat(HeartbeatOptions):
                     _running_heartbeats.discard(self)
 
     def _change_visibility(self, seconds: int) -> None:
-        self._sqs_client.change_message_visibility(
+        call_checked(
+            self._sqs_client,
+            "change_message_visibility",
             QueueUrl=self.queue_url,
             ReceiptHandle=self.receipt_handle,
             VisibilityTimeout=seconds,
@@ -374,12 +377,15 @@ def visibility_timeout_of(queue_url: str, client: Any = None) -> int:
     if client is None:
         client = clients.make_retrying_client("sqs", **parse_address(queue_url).location)
     try:
-        response = client.get_queue_attributes(
-            QueueUrl=queue_url, AttributeNames=["VisibilityTimeout"]
+        response = call_checked(
+            client,
+            "get_queue_attributes",
+            QueueUrl=queue_url,
+            AttributeNames=["VisibilityTimeout"],
         )
+        return int(response["Attributes"]["VisibilityTimeout"])
     except Exception as error:  # translate_error has the only table of error codes
         raise translate_error(get_queue_name(queue_url), error) from error
-    return int(response["Attributes"]["VisibilityTimeout"])
 
 
 # -- the running heartbeats of this process, so that all of them can be stopped

@@ -16,14 +16,14 @@ from math import inf, isfinite
 from threading import Lock
 from typing import Any
 
-from holdfast.adapters.aws.errors import get_error_code, is_transient
-from holdfast.core.background import BackgroundLoop
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import LeaseLost
-from holdfast.core.events import Events
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal, Unanswered
-from holdfast.core.lease.renewal_schedule import compute_loss_time
+from holdfast.aws.errors import get_error_code, is_transient
+from holdfast.errors import LeaseLost
+from holdfast.events import Events
+from holdfast.lease.background import BackgroundLoop
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.lease.lease import RENEWED, Lease, Refused, Renewal, Unanswered
+from holdfast.lease.renewal_schedule import compute_loss_time
 
 DEFAULT_VISIBILITY_TIMEOUT_EXTENSION_SEC = 600
 MAX_VISIBILITY_SECONDS = 43_200
@@ -36,7 +36,7 @@ _JOIN_SECONDS = 1.0  # added to the interval
 # The network or the service failed, and another try may succeed. Any other error is a bug in
 # this process, and trying again would only delay the report to the handler. The types are
 # matched by name, because the caller may give a client that is not boto3's.
-_OUTAGES = frozenset({"OSError", "BotoCoreError", "ClientError"})
+_OUTAGES = frozenset({"OSError", "BotoCoreError", "ClientError", "InvalidResponse"})
 _BUGS = frozenset({"ParamValidationError"})
 
 # What a value must be, and whether a number is that at a time of the wall clock.

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from holdfast.config.reading import Settings
+from holdfast.settings import Settings
 
 AwsClient = Literal["auto", "boto3"]
 

@@ -15,10 +15,10 @@ from threading import Lock
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from holdfast.core.background import BackgroundLoop
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError
-from holdfast.core.events import END_EVENTS, Claimed, Event
+from holdfast.errors import ConfigError
+from holdfast.events import END_EVENTS, Claimed, Event
+from holdfast.lease.background import BackgroundLoop
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 _PATH = "/task-protection/v1/state"
 _EXPIRES_MINUTES = 60  # after a crash of the worker the task is not protected for longer

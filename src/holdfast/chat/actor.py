@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from holdfast.conversations import events as cv
-from holdfast.conversations.messages import Trigger
-from holdfast.conversations.model import (
+from holdfast.chat import events as cv
+from holdfast.chat.messages import Trigger
+from holdfast.chat.model import (
     Channel,
     ConversationKey,
     ConversationNotFound,
@@ -27,15 +27,15 @@ from holdfast.conversations.model import (
     Window,
     make_parked_id,
 )
-from holdfast.conversations.outbox import Outbox
-from holdfast.conversations.policy import ConversationPolicy
-from holdfast.conversations.ports import ConversationStore
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import StoreUnavailable
-from holdfast.core.events import Events
-from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import make_id
+from holdfast.chat.outbox import Outbox
+from holdfast.chat.policy import ConversationPolicy
+from holdfast.chat.ports import ConversationStore
+from holdfast.errors import StoreUnavailable
+from holdfast.events import Events
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.lease import RENEWED, Lease, Refused, Renewal
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import make_id
 
 Queues = Mapping[Channel, QueueManager[Trigger]]
 

@@ -8,18 +8,18 @@ its own.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from holdfast.conversations.merging import merge_texts, sort_fragments
-from holdfast.conversations.messages import MAX_BODY
-from holdfast.conversations.model import (
+from holdfast.chat.merging import merge_texts, sort_fragments
+from holdfast.chat.messages import MAX_BODY
+from holdfast.chat.model import (
     ConversationKey,
     Fragment,
     Staged,
     UnreadableFragment,
 )
-from holdfast.conversations.policy import ConversationPolicy
-from holdfast.conversations.ports import ConversationStore
-from holdfast.conversations.turn_state import BatchedTurn, EmptyBatch, LockedTurn, StillTyping
-from holdfast.core.clock import Clock
+from holdfast.chat.policy import ConversationPolicy
+from holdfast.chat.ports import ConversationStore
+from holdfast.chat.turn_state import BatchedTurn, EmptyBatch, LockedTurn, StillTyping
+from holdfast.lease.clock import Clock
 
 _MAX_BATCH = 100_000  # characters that a row of the history is sure to hold
 

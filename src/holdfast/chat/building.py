@@ -8,30 +8,31 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from holdfast.adapters.chat.vendor_logs import silence_vendor_logs
-from holdfast.bootstrap.queues import examine_queue, open_queue
-from holdfast.config.chat import ChatSettings, read_chat_settings, read_trigger_settings
-from holdfast.conversations.errors import PermanentError
-from holdfast.conversations.messages import Inbound, Trigger
-from holdfast.conversations.model import Channel
-from holdfast.conversations.policy import ConversationProfile
-from holdfast.conversations.ports import ConversationStore
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError
-from holdfast.core.events import Events
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import AnyMessage
-from holdfast.core.urls import STORES, parse_url
+from holdfast.chat.errors import PermanentError
+from holdfast.chat.messages import Inbound, Trigger
+from holdfast.chat.model import Channel
+from holdfast.chat.policy import ConversationProfile
+from holdfast.chat.ports import ConversationStore
+from holdfast.chat.providers.vendor_logs import silence_vendor_logs
+from holdfast.chat.settings import ChatSettings, read_chat_settings, read_trigger_settings
+from holdfast.doctor.queues import examine_queue
+from holdfast.errors import ConfigError
+from holdfast.events import Events
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import AnyMessage
+from holdfast.queues.opening import open_queue
+from holdfast.urls import STORES, parse_url
 
 if TYPE_CHECKING:
-    from holdfast.adapters.chat.outbox import OutboxReply
-    from holdfast.conversations.operator import Operator
-    from holdfast.conversations.ports import ReplySender, ReplyWriter, SecretStore
-    from holdfast.conversations.processor import BatchProcessor
-    from holdfast.conversations.staging import Stager
-    from holdfast.conversations.sweeper import Sweeper
-    from holdfast.core.checks import CheckResult
+    from holdfast.chat.operator import Operator
+    from holdfast.chat.ports import ReplySender, ReplyWriter, SecretStore
+    from holdfast.chat.processor import BatchProcessor
+    from holdfast.chat.providers.outbox import OutboxReply
+    from holdfast.chat.staging import Stager
+    from holdfast.chat.sweeper import Sweeper
+    from holdfast.doctor.checks import CheckResult
 
 T = TypeVar("T")
 
@@ -55,10 +56,10 @@ def open_conversations(
     """
     store = parse_url(os.fspath(url), STORES)
     if store.scheme == "dynamodb":
-        from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
+        from holdfast.chat.dynamodb import DynamoDBConversations
 
         return DynamoDBConversations(store.path, clock=clock)
-    from holdfast.adapters.local.sqlite import SQLiteConversations
+    from holdfast.chat.sqlite_conversations import SQLiteConversations
 
     return SQLiteConversations(Path(store.path), clock=clock, durability="power")
 
@@ -68,15 +69,15 @@ def create_chat_tables(url: str) -> list[str]:
 
     Raises ConfigError and StoreUnavailable.
     """
-    from holdfast.adapters.aws.clients import make_retrying_client
-    from holdfast.adapters.aws.dynamodb.chat.tables import create_tables
+    from holdfast.aws.clients import make_retrying_client
+    from holdfast.chat.dynamodb.tables import create_tables
 
     return create_tables(make_retrying_client("dynamodb"), parse_url(url, STORES).path)
 
 
 def read_outbox(folder: Path) -> "list[OutboxReply]":
     """Return the replies in an outbox folder, oldest first."""
-    from holdfast.adapters.chat import outbox
+    from holdfast.chat.providers import outbox
 
     return outbox.read_outbox(folder)
 
@@ -156,30 +157,30 @@ class ChatProviders:
 
     def _make_writer(self, name: str) -> "ReplyWriter":
         if name == "openai":
-            from holdfast.adapters.chat.openai import OpenAIWriter
+            from holdfast.chat.providers.openai import OpenAIWriter
 
             return OpenAIWriter()
-        from holdfast.adapters.chat.echo import EchoWriter
+        from holdfast.chat.providers.echo import EchoWriter
 
         return EchoWriter()
 
     def _make_sender(self, name: str) -> "ReplySender":
         match name:
             case "twilio":
-                from holdfast.adapters.chat.twilio import TwilioSender
+                from holdfast.chat.providers.twilio import TwilioSender
 
                 return TwilioSender()
             case "smtp":
-                from holdfast.adapters.chat.smtp import SmtpSender
+                from holdfast.chat.providers.smtp import SmtpSender
 
                 return SmtpSender(self._clock)
             case _:
-                from holdfast.adapters.chat.outbox import OutboxSender
+                from holdfast.chat.providers.outbox import OutboxSender
 
                 return OutboxSender(self._settings.outbox_folder, self._clock)
 
     def _make_secrets(self) -> "SecretStore":
-        from holdfast.adapters.chat.secrets import SecretResolver, SecretsManagerSecrets
+        from holdfast.chat.providers.secrets import SecretResolver, SecretsManagerSecrets
 
         seconds = self._settings.secrets_cache_seconds
         manager = partial(SecretsManagerSecrets, cache_seconds=seconds, clock=self._clock)
@@ -244,10 +245,10 @@ def build_chat(
     conversation that no configured profile fits. Raises ConfigError with every problem of
     the settings, and StoreUnavailable.
     """
-    from holdfast.conversations.operator import Operator
-    from holdfast.conversations.processor import BatchProcessor
-    from holdfast.conversations.staging import Stager
-    from holdfast.conversations.sweeper import Sweeper
+    from holdfast.chat.operator import Operator
+    from holdfast.chat.processor import BatchProcessor
+    from holdfast.chat.staging import Stager
+    from holdfast.chat.sweeper import Sweeper
 
     env = os.environ if env is None else env
     settings = read_chat_settings(env)
@@ -280,7 +281,7 @@ def check_chat(
     env: Mapping[str, str] | None = None, *, clock: Clock = SYSTEM_CLOCK
 ) -> "Iterator[CheckResult]":
     """Check conversations for doctor, and return the results one by one."""
-    from holdfast.doctor.conversations import ChatWiring, examine_conversations
+    from holdfast.chat.checks.conversations import ChatWiring, examine_conversations
 
     env = os.environ if env is None else env
     return examine_conversations(

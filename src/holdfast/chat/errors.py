@@ -2,14 +2,14 @@
 
     TransientError   retry later: throttled, unreachable, timed out
     PermanentError   no retry helps: the batch is parked for an operator
-    SendUnclear      the reply may have been sent: the provider is queried, then the policy
-                     decides
+    SendUnclear      the reply may have been sent: it is looked up at the provider, then the
+                     policy decides (see delivery.py)
 
 The texts of these errors go to logs. None of them contains a body, a number, an address or a
 secret.
 """
 
-from holdfast.core.errors import HoldfastError
+from holdfast.errors import HoldfastError
 
 
 class TransientError(HoldfastError):

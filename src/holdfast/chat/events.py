@@ -8,7 +8,7 @@ from __future__ import annotations  # keeps annotations as text, which costs not
 
 from logging import CRITICAL, DEBUG, ERROR, WARNING
 
-from holdfast.core.events import Event
+from holdfast.events import Event
 
 
 class ConversationEvent(Event):
@@ -28,6 +28,28 @@ class InboundRefused(Event, level=WARNING):
     """An inbound message was refused, and nothing was stored."""
 
     reason: str
+
+
+class WebhookRefused(Event, level=WARNING):
+    """The webhook refused a request, and nothing was stored.
+
+    `reason` is `method`, `malformed`, `signature` or `unanswerable`. It is `unsigned` if the
+    request has no signature of Twilio's form, whatever else is wrong with it.
+    """
+
+    reason: str
+    detail: str
+
+
+class WebhookFailed(Event, level=ERROR):
+    """The webhook answered 503, so the message is lost unless a fallback URL takes it.
+
+    `reason` is `configuration`, `secret_unavailable`, `store_unavailable`,
+    `queue_unavailable` or `unexpected`.
+    """
+
+    reason: str
+    error: str
 
 
 class WindowOpened(ConversationEvent):

@@ -6,7 +6,7 @@ tickets.
 
 import re
 
-from holdfast.conversations.model import Conversation, Fragment, Staged, Status, redact_id
+from holdfast.chat.model import Conversation, Fragment, Staged, Status, redact_id
 
 _NUMBER = re.compile(r"\+?\d[\d ().\-/]{5,}\d")
 

@@ -6,7 +6,7 @@ All functions are pure.
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from holdfast.conversations.model import Fragment
+from holdfast.chat.model import Fragment
 
 
 def sort_fragments(fragments: Iterable[Fragment]) -> tuple[Fragment, ...]:

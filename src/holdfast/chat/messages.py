@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field, ValidationError
 
-from holdfast.conversations.errors import InvalidInbound
-from holdfast.conversations.model import ConversationKey, digest_texts
-from holdfast.core.queue.message import QueueMessage
+from holdfast.chat.errors import InvalidInbound
+from holdfast.chat.model import ConversationKey, digest_texts
+from holdfast.queue.message import QueueMessage
 
 MAX_BODY = 64_000  # characters of one fragment
 _MAX_NAME = 256

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from holdfast.conversations.outbox import Outbox
+from holdfast.chat.outbox import Outbox
 
 
 class Channel(StrEnum):

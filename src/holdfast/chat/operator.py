@@ -1,9 +1,9 @@
 """The decisions of an operator: about parked batches, and about who answers a conversation."""
 
-from holdfast.conversations.actor import ConversationActor, release_on_error
-from holdfast.conversations.errors import ParkedNotFound, PermanentError, TransientError
-from holdfast.conversations.merging import merge_texts, sort_fragments
-from holdfast.conversations.model import (
+from holdfast.chat.actor import ConversationActor, release_on_error
+from holdfast.chat.errors import ParkedNotFound, PermanentError, TransientError
+from holdfast.chat.merging import merge_texts, sort_fragments
+from holdfast.chat.model import (
     Conversation,
     ConversationKey,
     Fragment,
@@ -13,7 +13,7 @@ from holdfast.conversations.model import (
     Status,
     Turn,
 )
-from holdfast.conversations.outbox import SentPart, WriterAnswer, WritingReply
+from holdfast.chat.outbox import SentPart, WriterAnswer, WritingReply
 
 _OWNER = "a person"
 

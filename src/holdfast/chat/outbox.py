@@ -3,11 +3,16 @@
     WritingReply ─▶ PreparedReply ─▶ SendingReply ─▶ SentReply ─▶ (history, no outbox)
      the batch       the reply        part n is       every part
      is fixed        is known         being sent      was sent
+                                         │  ▲
+                                         ▼  │ send again
+                                      UnclearReply
+                                       the call is over, without a clear answer
 
 A worker that finds `PreparedReply` sends it, and one that finds `SentReply` only writes the
-history. `SendingReply` is the only state in which it is unknown whether a part was sent: the
-provider is queried, then the policy decides. A turn without failures goes from the last
-`SendingReply` to the history in one write. `SentReply` is noted only when that write fails.
+history. In `SendingReply` and `UnclearReply` it is unknown whether a part was sent: the
+provider is queried, then the policy decides (see delivery.py). A turn without failures goes
+from the last `SendingReply` to the history in one write. `SentReply` is noted only when that
+write fails.
 """
 
 from collections.abc import Mapping
@@ -64,6 +69,21 @@ class SendingReply:
 
 
 @dataclass(frozen=True, slots=True)
+class UnclearReply:
+    """The call that sent one part is over, and its answer does not say whether it was sent.
+
+    Unlike with `SendingReply`, no process can still be about to send. `sends` counts how
+    often the part was handed over; `since` is the time before the first of these.
+    """
+
+    sids: tuple[str, ...]
+    answer: WriterAnswer
+    parts: tuple[SentPart, ...]
+    since: float
+    sends: int
+
+
+@dataclass(frozen=True, slots=True)
 class SentReply:
     """Every part was sent, and only the history is missing."""
 
@@ -72,12 +92,13 @@ class SentReply:
     parts: tuple[SentPart, ...]
 
 
-Outbox = WritingReply | PreparedReply | SendingReply | SentReply
+Outbox = WritingReply | PreparedReply | SendingReply | UnclearReply | SentReply
 
 _KINDS: dict[str, type[Outbox]] = {
     "writing": WritingReply,
     "prepared": PreparedReply,
     "sending": SendingReply,
+    "unclear": UnclearReply,
     "sent": SentReply,
 }
 _STATES = {kind: state for state, kind in _KINDS.items()}
@@ -121,4 +142,6 @@ def outbox_from_data(data: Mapping[str, Any]) -> Outbox:
         values["parts"] = tuple(SentPart(**part) for part in values["parts"])
     if "since" in values:
         values["since"] = float(values["since"])
+    if "sends" in values:
+        values["sends"] = int(values["sends"])
     return kind(**values)

@@ -1,12 +1,12 @@
 """The policy of conversations: waits, limits, and what follows an unclear send."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from holdfast.core.errors import ConfigError
+from holdfast.errors import ConfigError
 
 DAY = 86_400.0
-Doubt = Literal["at_most_once", "at_least_once"]
+Doubt = Literal["if_missing", "at_most_once", "at_least_once"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,11 @@ class ConversationPolicy:
     quiet_seconds       if a message came less than this ago, wait for more of them …
     max_wait_seconds    … but no longer than this after the first message
     lock_seconds        the lock's lease, which is renewed while the batch is answered
-    in_doubt            what to do if it is unknown whether a reply was sent and the provider
-                        cannot tell: park it for an operator, or send it again
+    in_doubt            what to do if it is unknown whether a reply was sent:
+                        if_missing     send it again if the provider reports for a while that
+                                       it does not have it; park it if that stays unknown
+                        at_most_once   park it, unless the provider has it
+                        at_least_once  send it again, unless the provider has it
     writer_seconds      the timeout of a call to the writer
     sender_seconds      the timeout of a call to the sender
     stage_seconds       how long staged rows are kept; longer than any queue keeps triggers
@@ -33,7 +36,7 @@ class ConversationPolicy:
     quiet_seconds: float = 2.0
     max_wait_seconds: float = 30.0
     lock_seconds: float = 60.0
-    in_doubt: Doubt = "at_most_once"
+    in_doubt: Doubt = "if_missing"
     writer_seconds: float = 60.0
     sender_seconds: float = 15.0
     stage_seconds: float = 21 * DAY
@@ -46,6 +49,16 @@ class ConversationPolicy:
         problems = [text for wrong, text in self._checks() if wrong]
         if problems:
             raise ConfigError("; ".join(problems))
+
+    @property
+    def look_up_delays(self) -> tuple[float, ...]:
+        """Return the waits before each look-up of an unclear send, 30 s in all.
+
+        They take at most half of `writer_seconds`, which an attempt that resumes with a
+        look-up has to spare because it does not ask the writer.
+        """
+        unit_seconds = min(1.0, self.writer_seconds / 60)
+        return tuple(factor * unit_seconds for factor in (1, 2, 4, 8, 15))
 
     def _checks(self) -> list[tuple[bool, str]]:
         return [
@@ -60,8 +73,8 @@ class ConversationPolicy:
             ),
             (not self.lock_seconds > 0, "lock_seconds must be above 0"),
             (
-                self.in_doubt not in ("at_most_once", "at_least_once"),
-                "in_doubt must be at_most_once or at_least_once",
+                self.in_doubt not in get_args(Doubt),
+                f"in_doubt must be one of {', '.join(get_args(Doubt))}",
             ),
             (not self.writer_seconds > 0, "writer_seconds must be above 0"),
             (not self.sender_seconds > 0, "sender_seconds must be above 0"),

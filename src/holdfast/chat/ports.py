@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
-from holdfast.conversations.errors import PermanentError
-from holdfast.conversations.model import (
+from holdfast.chat.errors import PermanentError
+from holdfast.chat.model import (
     Conversation,
     ConversationKey,
     ConversationNotFound,
@@ -23,7 +23,7 @@ from holdfast.conversations.model import (
     WaitingConversation,
     Window,
 )
-from holdfast.conversations.outbox import Outbox, SentPart, WriterAnswer
+from holdfast.chat.outbox import Outbox, SentPart, WriterAnswer
 
 
 class ConversationStore(ABC):

@@ -6,7 +6,7 @@
      4–6  collect  staged rows without those answered before, in order, merged
      7–9  write    configuration and secrets; note WritingReply, ask the writer, note
                    PreparedReply
-    10  deliver    note SendingReply, then send, part by part
+    10  deliver    note SendingReply, then send, part by part; look up what is unclear
     11–14  finish  both messages, the processed sids, the cleared outbox, the removed staged
                    rows and the free lock, in one write
     15  check again  send a trigger for messages that arrived meanwhile and have none; then
@@ -18,12 +18,13 @@ rows were read after that. So no staged message is left without a trigger; see a
 
 from contextlib import suppress
 
-from holdfast.conversations import events as cv
-from holdfast.conversations.actor import ConversationActor, ConversationLocks, Queues
-from holdfast.conversations.batching import BatchCollector
-from holdfast.conversations.errors import LockLost, PermanentError, SendUnclear, TransientError
-from holdfast.conversations.messages import Trigger
-from holdfast.conversations.model import (
+from holdfast.chat import events as cv
+from holdfast.chat.actor import ConversationActor, ConversationLocks, Queues
+from holdfast.chat.batching import BatchCollector
+from holdfast.chat.delivery import ReplyDelivery
+from holdfast.chat.errors import LockLost, PermanentError, SendUnclear, TransientError
+from holdfast.chat.messages import Trigger
+from holdfast.chat.model import (
     ConversationNotFound,
     HistoryMessage,
     LockAcquired,
@@ -31,27 +32,27 @@ from holdfast.conversations.model import (
     Status,
     Turn,
 )
-from holdfast.conversations.outbox import SentReply, get_outbox_state
-from holdfast.conversations.policy import ConversationPolicy
-from holdfast.conversations.ports import ConversationStore, ProviderSource
-from holdfast.conversations.replies import ProviderResolver, ReplyPipeline
-from holdfast.conversations.turn_state import (
+from holdfast.chat.outbox import SentReply, get_outbox_state
+from holdfast.chat.policy import ConversationPolicy
+from holdfast.chat.ports import ConversationStore, ProviderSource
+from holdfast.chat.replies import ProviderResolver, ReplyPipeline
+from holdfast.chat.turn_state import (
     BatchedTurn,
     DeliveredTurn,
     EmptyBatch,
     LockedTurn,
     StillTyping,
 )
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import LeaseLost, QueueUnavailable, StoreUnavailable
-from holdfast.core.events import Events
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.lease.lease import Lease
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.handler import Result
-from holdfast.core.worker.outcome import Done, GiveBack, Retry
+from holdfast.errors import LeaseLost, QueueUnavailable, StoreUnavailable
+from holdfast.events import Events
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.lease.lease import Lease
+from holdfast.worker.context import Context
+from holdfast.worker.handler import Result
+from holdfast.worker.outcome import Done, GiveBack, Retry
 
-_TRANSIENT = (TransientError, StoreUnavailable, QueueUnavailable)
+_TRANSIENT = (TransientError, SendUnclear, StoreUnavailable, QueueUnavailable)
 
 
 class BatchProcessor(ConversationActor):
@@ -78,9 +79,8 @@ class BatchProcessor(ConversationActor):
         self._keeper, self._max_attempts = keeper, max_attempts
         self._locks = ConversationLocks(store, clock)
         self._collector = BatchCollector(store, self._policy, clock, self._park)
-        self._replies = ReplyPipeline(
-            store, ProviderResolver(providers), self._policy, clock, self._events
-        )
+        parts = (store, ProviderResolver(providers), self._policy, clock, self._events)
+        self._replies, self._delivery = ReplyPipeline(*parts), ReplyDelivery(*parts)
 
     def __call__(self, trigger: Trigger, ctx: Context) -> Result:
         try:
@@ -158,12 +158,6 @@ class BatchProcessor(ConversationActor):
         except (LeaseLost, LockLost) as error:
             self._give_back(locked, Status.ERROR)
             return Retry(reason=str(error), log_reason=type(error).__name__)
-        except SendUnclear as error:
-            # Query the provider later, because a message it accepted may not be listed yet.
-            self._give_back(locked, Status.ERROR)
-            self._events.emit(cv.BatchFailed(locked.trigger.key.log_name, "SendUnclear"))
-            seconds = self._policy.sender_seconds
-            return Retry(after_seconds=seconds, reason=str(error), log_reason="SendUnclear")
         except BaseException:
             self._give_back(locked, Status.ERROR)
             raise
@@ -213,10 +207,10 @@ class BatchProcessor(ConversationActor):
         )
         try:
             self._require_automation(batch)
-            delivered = self._replies.deliver(self._replies.write(batch))
+            delivered = self._delivery.deliver(self._replies.write(batch))
         except PermanentError as problem:
             self._park_turn(batch, str(problem))
-        except (LeaseLost, LockLost, SendUnclear, *_TRANSIENT):
+        except (LeaseLost, LockLost, *_TRANSIENT):
             raise
         except Exception as error:
             if batch.locked.ctx.attempt < self._max_attempts:

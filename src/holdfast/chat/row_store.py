@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.conversations import rows as row_values
-from holdfast.conversations import store_rules as rules
-from holdfast.conversations.errors import LockLost, ParkedNotFound
-from holdfast.conversations.model import (
+from holdfast.chat import rows as row_values
+from holdfast.chat import store_rules as rules
+from holdfast.chat.errors import LockLost, ParkedNotFound
+from holdfast.chat.model import (
     Conversation,
     ConversationKey,
     ConversationNotFound,
@@ -27,12 +27,12 @@ from holdfast.conversations.model import (
     Turn,
     Window,
 )
-from holdfast.conversations.outbox import Outbox, SendingReply, SentReply
-from holdfast.conversations.ports import ConversationStore
-from holdfast.conversations.rows import row_from_key
-from holdfast.core.clock import Clock
-from holdfast.core.errors import StoreUnavailable
-from holdfast.core.rows import Row, RowDatabase, Rows
+from holdfast.chat.outbox import Outbox, SendingReply, SentReply
+from holdfast.chat.ports import ConversationStore
+from holdfast.chat.rows import row_from_key
+from holdfast.errors import StoreUnavailable
+from holdfast.lease.clock import Clock
+from holdfast.store.rows import Row, RowDatabase, Rows
 
 _MAX_SEQ = 2**63 - 1
 

@@ -3,8 +3,8 @@
 from dataclasses import asdict, fields
 from typing import Any
 
-from holdfast.conversations import store_rules as rules
-from holdfast.conversations.model import (
+from holdfast.chat import store_rules as rules
+from holdfast.chat.model import (
     Conversation,
     ConversationKey,
     Fragment,
@@ -14,8 +14,8 @@ from holdfast.conversations.model import (
     UnreadableFragment,
     Window,
 )
-from holdfast.conversations.outbox import Outbox, outbox_from_data, to_plain_data
-from holdfast.core.rows import Row
+from holdfast.chat.outbox import Outbox, outbox_from_data, to_plain_data
+from holdfast.store.rows import Row
 
 # Columns have the names of fields.
 _CONSTANT = ("channel_config", "ai_config", "created_at")

@@ -9,14 +9,17 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from holdfast.config.queue import SqsSettings
-from holdfast.config.reading import Settings, read_settings
-from holdfast.conversations.model import Channel
-from holdfast.conversations.policy import ConversationPolicy, ConversationProfile, Doubt
-from holdfast.core.errors import ConfigError
-from holdfast.core.urls import QUEUES, STORES, Url, UrlKind, parse_url
+from holdfast.chat.model import Channel
+from holdfast.chat.policy import ConversationPolicy, ConversationProfile, Doubt
+from holdfast.errors import ConfigError
+from holdfast.queues.settings import SqsSettings
+from holdfast.settings import Settings, read_settings
+from holdfast.urls import QUEUES, STORES, Url, UrlKind, parse_url
 
 _PROFILE_PARTS = ("channel_config", "ai_config")
+
+PROBE_URL = "https://holdfast.invalid/doctor"
+"""The URL that doctor signs instead of the webhook's, to learn whether the token is right."""
 
 
 def _parse_url(url: str, kind: UrlKind) -> Url:

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.adapters.local.sqlite.connection import Durability, Schema
-from holdfast.adapters.local.sqlite.database import Database
-from holdfast.adapters.local.sqlite.rows import RowConnection
-from holdfast.conversations.model import ConversationKey, WaitingConversation
-from holdfast.conversations.row_store import RowConversationStore
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.chat.model import ConversationKey, WaitingConversation
+from holdfast.chat.row_store import RowConversationStore
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.store.sqlite.connection import Durability, Schema
+from holdfast.store.sqlite.database import Database
+from holdfast.store.sqlite.memory import MemoryDatabase
+from holdfast.store.sqlite.rows import RowConnection
 
 # Processed and parked messages refer to their conversation by its key, because it need not
 # exist. Every growing table is read by a key or an index, so a turn costs the same however long
@@ -132,13 +133,17 @@ class SQLiteConversations(RowConversationStore):
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | Database,
         *,
         clock: Clock = SYSTEM_CLOCK,
         durability: Durability = "power",
         busy_seconds: float = 10.0,
     ) -> None:
-        database = Database(Path(path), CONVERSATIONS, durability, busy_seconds)
+        database = (
+            path
+            if isinstance(path, Database)
+            else Database(Path(path), CONVERSATIONS, durability, busy_seconds)
+        )
         super().__init__(database, clock)
         self._database: Database = database
 
@@ -161,3 +166,18 @@ class SQLiteConversations(RowConversationStore):
                 for waiting in self._database.query(_WAITING)
             ]
         )
+
+
+class MemoryConversations(SQLiteConversations):
+    """A conversation store in the memory of this process, for all of its threads.
+
+    With `shared_with`, it is another view of that store's conversations.
+    """
+
+    def __init__(
+        self, shared_with: SQLiteConversations | None = None, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        database = (
+            MemoryDatabase(CONVERSATIONS) if shared_with is None else shared_with._database
+        )
+        super().__init__(database, clock=clock)

@@ -10,19 +10,19 @@ the customer, or the sweeper completes the work.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast.conversations import events as cv
-from holdfast.conversations.actor import ConversationActor, Queues
-from holdfast.conversations.errors import InvalidInbound
-from holdfast.conversations.messages import Inbound, check_inbound
-from holdfast.conversations.model import Conversation, ConversationKey, Fragment
-from holdfast.conversations.policy import ConversationPolicy, ConversationProfile
-from holdfast.conversations.ports import ConversationStore
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import QueueUnavailable, StoreUnavailable
-from holdfast.core.events import Events
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.handler import Result
-from holdfast.core.worker.outcome import Done, Reject, Retry
+from holdfast.chat import events as cv
+from holdfast.chat.actor import ConversationActor, Queues
+from holdfast.chat.errors import InvalidInbound
+from holdfast.chat.messages import Inbound, check_inbound
+from holdfast.chat.model import Conversation, ConversationKey, Fragment
+from holdfast.chat.policy import ConversationPolicy, ConversationProfile
+from holdfast.chat.ports import ConversationStore
+from holdfast.errors import QueueUnavailable, StoreUnavailable
+from holdfast.events import Events
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.worker.context import Context
+from holdfast.worker.handler import Result
+from holdfast.worker.outcome import Done, Reject, Retry
 
 _MAX_KNOWN = 10_000  # conversations that are certain to exist and are not created again
 

@@ -8,7 +8,7 @@ compares the two.
 from collections.abc import Collection
 from dataclasses import replace
 
-from holdfast.conversations.model import (
+from holdfast.chat.model import (
     Conversation,
     Fragment,
     HistoryMessage,
@@ -21,7 +21,7 @@ from holdfast.conversations.model import (
     keep_recent_messages,
     make_parked_id,
 )
-from holdfast.conversations.outbox import get_thread_mark
+from holdfast.chat.outbox import get_thread_mark
 
 
 def keep_initial_fields(given: Conversation) -> Conversation:

@@ -4,17 +4,17 @@ staged longer than the maximum wait, no trigger on its way, no lock held ─▶ 
 staged for days ─▶ park it, with the reason, before its row expires
 """
 
-from holdfast.conversations import events as cv
-from holdfast.conversations.actor import ConversationActor, release_on_error
-from holdfast.conversations.errors import LockLost, PermanentError
-from holdfast.conversations.model import (
+from holdfast.chat import events as cv
+from holdfast.chat.actor import ConversationActor, release_on_error
+from holdfast.chat.errors import LockLost, PermanentError
+from holdfast.chat.model import (
     ConversationKey,
     ConversationNotFound,
     LockAcquired,
     LockGrant,
     LockHeld,
 )
-from holdfast.conversations.outbox import Outbox
+from holdfast.chat.outbox import Outbox
 
 OWNER_SID = "sweeper"
 _TOO_LATE = "it was not answered in time"

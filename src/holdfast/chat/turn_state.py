@@ -5,11 +5,11 @@ LockedTurn ─▶ BatchedTurn ─▶ WrittenTurn ─▶ DeliveredTurn ─▶ a T
 
 from dataclasses import dataclass, field
 
-from holdfast.conversations.messages import Trigger
-from holdfast.conversations.model import Conversation, Fragment, LockGrant
-from holdfast.conversations.outbox import Outbox, SentPart, WriterAnswer
-from holdfast.core.lease.lease import Lease
-from holdfast.core.worker.context import Context
+from holdfast.chat.messages import Trigger
+from holdfast.chat.model import Conversation, Fragment, LockGrant
+from holdfast.chat.outbox import Outbox, SentPart, WriterAnswer
+from holdfast.lease.lease import Lease
+from holdfast.worker.context import Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,13 @@ class BatchedTurn:
 class WrittenTurn:
     """The state after steps 7–9: the reply is known and stored.
 
-    `parts` of it were sent already. If `unknown_since` is set, the next part may have been
-    sent since that time.
+    `parts` of it were sent already.
     """
 
     batch: BatchedTurn
     answer: WriterAnswer
     thread_id: str
     parts: tuple[SentPart, ...] = ()
-    unknown_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ import typer
 from holdfast.cli.console import info
 from holdfast.cli.errors import UsageError
 from holdfast.cli.formatting import parse_duration
-from holdfast.config.variables import QUEUE_VARIABLE, find_misspelt
-from holdfast.core.urls import QUEUES, parse_url
+from holdfast.urls import QUEUES, parse_url
+from holdfast.variables import QUEUE_VARIABLE, find_misspelt
 
 if TYPE_CHECKING:
-    from holdfast.core.queue.manager import QueueManager
-    from holdfast.core.queue.message import AnyMessage
-    from holdfast.core.worker.worker import Prefetch
+    from holdfast.queue.manager import QueueManager
+    from holdfast.queue.message import AnyMessage
+    from holdfast.worker.worker import Prefetch
 
 QUEUE_HELP = (
     "The queue: a name (enrich, acme/enrich), a path (./work/acme/enrich) or a URL "
@@ -119,7 +119,7 @@ def parse_choice(
 
 def open_manager(queue: str | None) -> "QueueManager[AnyMessage]":
     """Open an existing queue, which the caller closes. Raises UsageError for memory:."""
-    from holdfast.bootstrap import open_queue
+    from holdfast.queues.opening import open_queue
 
     url = resolve_queue(queue)
     _refuse_memory(url)
@@ -131,7 +131,7 @@ def find_new_queue(url: str) -> Path | None:
 
     Raises UsageError for memory:.
     """
-    from holdfast.bootstrap.queues import find_queue_path
+    from holdfast.queues.opening import find_queue_path
 
     _refuse_memory(url)
     path = find_queue_path(url)

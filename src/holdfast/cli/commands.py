@@ -6,47 +6,38 @@ no command waits for modules that only other commands need.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
-from importlib import import_module
+from functools import cache
 from inspect import Parameter, Signature, signature
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-# Each command's function in holdfast.cli and its panel in the help.
+from holdfast.products import find_products, load_part
+
+Commands = Mapping[str, tuple[str, str | None]]
+
+# Each command's function and its panel in the help.
 _COMMANDS = {
-    "push": ("push:push", "Work"),
-    "work": ("work:work", "Work"),
-    "web": ("web:web", "Inspect"),
-    "top": ("top:top", "Inspect"),
-    "queues": ("queues:queues", "Inspect"),
-    "status": ("inspect:status", "Inspect"),
-    "list": ("inspect:list_", "Inspect"),
-    "show": ("inspect:show", "Inspect"),
-    "explain": ("inspect:explain", "Inspect"),
-    "cancel": ("maintenance:cancel", "Maintain"),
-    "purge": ("maintenance:purge", "Maintain"),
-    "doctor": ("maintenance:doctor", "Maintain"),
-    "demo": ("demo.command:demo", "Try"),
-    "export run": ("export.run:run", "Work"),
-    "export serve": ("export.serve:serve", "Work"),
-    "export list": ("export.inspect:list_", "Inspect"),
-    "export show": ("export.inspect:show", "Inspect"),
-    "export tables": ("export.inspect:tables", "Maintain"),
-    "export doctor": ("export.inspect:doctor", "Maintain"),
-    "chat send": ("chat.send:send", "Work"),
-    "chat work": ("chat.work:work", "Work"),
-    "chat show": ("chat.inspect:show", "Inspect"),
-    "chat outbox": ("chat.inspect:outbox", "Inspect"),
-    "chat parked": ("chat.maintenance:parked", "Operate"),
-    "chat assign": ("chat.maintenance:assign", "Operate"),
-    "chat sweep": ("chat.maintenance:sweep", "Maintain"),
-    "chat tables": ("chat.maintenance:tables", "Maintain"),
-    "chat doctor": ("chat.maintenance:doctor", "Maintain"),
-    "dead list": ("inspect:list_dead_letters", None),
-    "dead show": ("inspect:show_dead_letter", None),
-    "dead redrive": ("maintenance:redrive", None),
-    "dead drop": ("maintenance:drop", None),
+    "push": ("holdfast.cli.push:push", "Work"),
+    "work": ("holdfast.cli.work:work", "Work"),
+    "web": ("holdfast.cli.web:web", "Inspect"),
+    "top": ("holdfast.cli.top:top", "Inspect"),
+    "queues": ("holdfast.cli.queues:queues", "Inspect"),
+    "status": ("holdfast.cli.inspect:status", "Inspect"),
+    "list": ("holdfast.cli.inspect:list_", "Inspect"),
+    "show": ("holdfast.cli.inspect:show", "Inspect"),
+    "explain": ("holdfast.cli.inspect:explain", "Inspect"),
+    "cancel": ("holdfast.cli.maintenance:cancel", "Maintain"),
+    "purge": ("holdfast.cli.maintenance:purge", "Maintain"),
+    "doctor": ("holdfast.cli.maintenance:doctor", "Maintain"),
+    "demo": ("holdfast.demo.command:demo", "Try"),
+}
+_DEAD = {
+    "list": ("holdfast.cli.inspect:list_dead_letters", None),
+    "show": ("holdfast.cli.inspect:show_dead_letter", None),
+    "redrive": ("holdfast.cli.maintenance:redrive", None),
+    "drop": ("holdfast.cli.maintenance:drop", None),
 }
 # What `holdfast --help` says of each command, so that it need not import them. It repeats
 # their docstrings, with which a test compares it.
@@ -62,13 +53,28 @@ _HELP = {
     "explain": "Show a message's holder, lease, past attempts and last error.",
     "cancel": "Make waiting or running messages dead letters, and tell their handlers.",
     "purge": "Remove completed messages, and files that killed processes left behind.",
-    "doctor": "Check a queue, a deployed stack, or a worker for problems.",
+    "doctor": "Check a queue or a worker for problems.",
     "demo": "Kill workers, let a handler hang, and show that the totals still match.",
-    "export": "Download many files, check them, and store them in a folder or an S3 bucket.",
-    "chat": "Answer customers' messages in batches: each batch once, by a writer or a person.",
-    "dead": "List, show, redrive or drop dead letters.",
 }
-_GROUPS = {"export": "Export", "chat": "Chat", "dead": "Maintain"}  # with their panels
+
+
+class _GroupInfo(NamedTuple):
+    """A group of commands."""
+
+    commands: Commands
+    help: str
+    panel: str
+
+
+@cache
+def _list_groups() -> dict[str, _GroupInfo]:
+    """Return the groups: one for each product, and that of dead letters."""
+    products = {
+        product.group: _GroupInfo(product.commands, product.help, product.panel)
+        for product in find_products()
+    }
+    text = "List, show, redrive or drop dead letters."
+    return {**products, "dead": _GroupInfo(_DEAD, text, "Maintain")}
 
 
 class CommandTable(Mapping[str, Any]):
@@ -78,14 +84,14 @@ class CommandTable(Mapping[str, Any]):
     """
 
     def __init__(self, group: str) -> None:
-        self._prefix = f"{group} " if group else ""
-        names = [name.removeprefix(self._prefix) for name in _COMMANDS if self._prefix in name]
-        self._names = names if group else [*(n for n in names if " " not in n), *_GROUPS]
+        self._groups = {} if group else _list_groups()
+        self._commands: Commands = _list_groups()[group].commands if group else _COMMANDS
+        self._names = [*self._commands, *self._groups]
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._names:
             raise KeyError(name)
-        if self._prefix or name in _GROUPS:
+        if not self._groups or name in self._groups:
             return self.load(name)
         return TyperCommand(name, help=_HELP[name], rich_help_panel=_COMMANDS[name][1])
 
@@ -97,23 +103,22 @@ class CommandTable(Mapping[str, Any]):
 
     def load(self, name: str) -> Any:
         """Return a command that can be run. This imports its module."""
-        if not self._prefix and name in _GROUPS:
-            return Group(
-                name=name,
-                commands=cast(Any, CommandTable(name)),
-                help=_HELP[name],
-                rich_help_panel=_GROUPS[name],
-                rich_markup_mode="rich",
-                no_args_is_help=True,
-            )
-        return _load_command(name, *_COMMANDS[f"{self._prefix}{name}"])
+        if (group := self._groups.get(name)) is None:
+            return _load_command(name, *self._commands[name])
+        return Group(
+            name=name,
+            commands=cast(Any, CommandTable(name)),
+            help=group.help,
+            rich_help_panel=group.panel,
+            rich_markup_mode="rich",
+            no_args_is_help=True,
+        )
 
 
 def _load_command(name: str, place: str, panel: str | None) -> Any:
-    module, _, function = place.partition(":")
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    loaded = getattr(import_module(f"holdfast.cli.{module}"), function)
-    app.command(name, cls=Command, rich_help_panel=panel)(flatten_options(loaded))
+    function = flatten_options(load_part(place))
+    app.command(name, cls=Command, rich_help_panel=panel)(function)
     return typer.main.get_command(app)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from holdfast.cli.errors import ExitCode, UsageError
-from holdfast.core.text import strip_control_characters as strip_control_characters
+from holdfast.text import strip_control_characters as strip_control_characters
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,14 +48,17 @@ def print_facts(facts: Iterable[tuple[str, str]], width: int = 14) -> None:
     print_result(*(f"{heading:<{width}} {text}" for heading, text in facts))
 
 
-def confirm_drop(question: str) -> None:
-    """Ask before something is dropped. Raises UsageError without a terminal to ask on."""
+def confirm(question: str) -> None:
+    """Ask before something is dropped, or many things are changed.
+
+    Raises UsageError without a terminal to ask on.
+    """
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError(
-            "dropping is permanent, and there is no terminal to confirm it; add --yes"
+            "this cannot be undone, and there is no terminal to confirm it; add --yes"
         )
     if not typer.confirm(question, err=True):
-        info("nothing was dropped")
+        info("nothing was changed")
         raise typer.Exit(ExitCode.FAILED)
 
 

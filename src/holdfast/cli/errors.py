@@ -5,17 +5,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 
-from holdfast.core.errors import (
+from holdfast.errors import (
     ConfigError,
     HandlerNotFound,
     HoldfastError,
+    InvalidInput,
     InvalidName,
     MalformedMessage,
     MessageTooLarge,
     QueueUnavailable,
+    StoreUnavailable,
     Unsupported,
 )
-from holdfast.jobs.errors import InvalidJob, StoreUnavailable
 
 DEBUG_VARIABLE = "HOLDFAST_DEBUG"
 
@@ -53,7 +54,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (InvalidName, ExitCode.USAGE),
     (HandlerNotFound, ExitCode.USAGE),
     (InputRefused, ExitCode.REFUSED),
-    (InvalidJob, ExitCode.REFUSED),
+    (InvalidInput, ExitCode.REFUSED),
     (MalformedMessage, ExitCode.REFUSED),
     (MessageTooLarge, ExitCode.REFUSED),
     (HoldfastError, ExitCode.FAILED),
@@ -73,10 +74,21 @@ def format_error(error: BaseException) -> str:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error} (try `holdfast doctor QUEUE`)"
+    # The text of a foreign error may quote what it could not read, such as a message's body.
     return (
-        f"this is a bug in Holdfast: {type(error).__name__}: {' '.join(str(error).split())} "
-        f"(run it with {DEBUG_VARIABLE}=1 for the traceback, and please report it)"
+        f"this is a bug in Holdfast: {type(error).__name__}{_format_place(error)} "
+        f"(run it with {DEBUG_VARIABLE}=1 for the text and the traceback, and please report it)"
     )
+
+
+def _format_place(error: BaseException) -> str:
+    """Return the file and line where the error was raised, if known."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return ""
+    return f" in {os.path.basename(trace.tb_frame.f_code.co_filename)}, line {trace.tb_lineno}"
 
 
 @contextmanager

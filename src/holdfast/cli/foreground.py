@@ -6,6 +6,7 @@ signal never interrupts the work in the middle of a step.
     running ─ Ctrl-C or SIGTERM ─▶ draining ─ again ─▶ stopping now ─ again ─▶ exit
 """
 
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -24,13 +25,13 @@ from holdfast.cli.console import info, is_terminal, print_either
 from holdfast.cli.errors import UsageError
 from holdfast.cli.formatting import format_duration
 from holdfast.cli.live_view import EventCounts, LiveStatus, LiveView, StatusLine
-from holdfast.core.errors import HoldfastError
-from holdfast.core.text import format_count
+from holdfast.errors import HoldfastError
+from holdfast.text import format_count
 
 if TYPE_CHECKING:
-    from holdfast.core.events import Events
-    from holdfast.core.queue.manager import QueueManager
-    from holdfast.core.worker.worker import Worker, WorkerReport
+    from holdfast.events import Events
+    from holdfast.queue.manager import QueueManager
+    from holdfast.worker.worker import Worker, WorkerReport
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -63,16 +64,20 @@ class ServiceOptions:
 
         The options and the environment say which metrics.
         """
-        from holdfast.bootstrap import serve_metrics
-        from holdfast.bootstrap.telemetry import make_telemetry, protect_task
+        from holdfast.telemetry.setup import make_telemetry
 
         for subscriber in make_telemetry(os.environ):
             events.subscribe(subscriber)
         with ExitStack() as at_the_end:
             at_the_end.callback(events.flush)
-            at_the_end.enter_context(protect_task(events, os.environ))
+            if agent_uri := os.environ.get("ECS_AGENT_URI"):  # ECS sets it
+                from holdfast.aws.task_protection import TaskProtection
+
+                events.subscribe(at_the_end.enter_context(TaskProtection(agent_uri)))
             if self.metrics_port is not None:
-                server = serve_metrics(self.metrics_port, self.metrics_host)
+                from holdfast.telemetry.prometheus import MetricsServer
+
+                server = MetricsServer(self.metrics_port, self.metrics_host)
                 at_the_end.enter_context(closing(server))
                 events.subscribe(server.subscriber)
                 info(f"metrics at http://{self.metrics_host}:{server.port}/metrics")
@@ -83,11 +88,11 @@ class ServiceOptions:
         self, queues: "Iterable[QueueManager[Any]]", events: "Events"
     ) -> Iterator[None]:
         """Report the depth of queues until the block is left, if there are metrics."""
-        from holdfast.bootstrap.telemetry import make_telemetry
-        from holdfast.core.queue.sampler import QueueSampler
+        from holdfast.telemetry.sampler import QueueSampler
+        from holdfast.telemetry.setup import has_metrics
 
         with ExitStack() as samplers:
-            if self.metrics_port is not None or make_telemetry(os.environ):
+            if self.metrics_port is not None or has_metrics(os.environ):
                 for queue in queues:
                     samplers.enter_context(QueueSampler(queue, events))
             yield
@@ -106,7 +111,7 @@ class ServiceOptions:
         lines. Otherwise every event is logged, and no view is shown. `tracebacks` shows those
         of failed attempts, and `explain` is a command that shows more about a failed message.
         """
-        from holdfast.bootstrap import log_events
+        from holdfast.telemetry.logging import make_line_log
 
         style = self.log_format
         if style not in (None, "text", "json"):
@@ -114,10 +119,10 @@ class ServiceOptions:
         live = is_terminal() and style is None
         log_style = cast(Literal["text", "json"], style or "text")
         events.subscribe(
-            log_events(
+            make_line_log(
                 info,
                 "plain" if live else log_style,
-                min_level="warning" if live else "info",
+                min_level=logging.WARNING if live else logging.INFO,
                 tracebacks=tracebacks,
                 explain=explain,
             )

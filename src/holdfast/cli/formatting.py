@@ -4,11 +4,11 @@ import re
 
 import typer
 
-from holdfast.core import durations
-from holdfast.core.text import format_age as format_age
-from holdfast.core.text import format_bytes as format_bytes
-from holdfast.core.text import format_duration as format_duration
-from holdfast.core.text import format_time as format_time
+from holdfast import durations
+from holdfast.text import format_age as format_age
+from holdfast.text import format_bytes as format_bytes
+from holdfast.text import format_duration as format_duration
+from holdfast.text import format_time as format_time
 
 
 def parse_duration(text: str | float) -> float:

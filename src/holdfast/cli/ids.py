@@ -9,8 +9,8 @@ from holdfast.cli.console import info
 from holdfast.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from holdfast.core.queue.manager import QueueManager
-    from holdfast.core.queue.message import AnyMessage
+    from holdfast.queue.manager import QueueManager
+    from holdfast.queue.message import AnyMessage
 
 _MAX_CANDIDATES = 5  # that an error names
 _GENERATED = re.compile(r"[0-9a-f]{32}")  # the id of a message that was pushed without one
@@ -73,7 +73,7 @@ def list_message_ids(
     SQS can list only its dead letters, so it yields no others.
     """
     from holdfast.cli.live_view import ProgressMeter
-    from holdfast.core.queue.manager import MessageState
+    from holdfast.queue.manager import MessageState
 
     with ProgressMeter("searching") as meter:
         for state in map(MessageState, states):

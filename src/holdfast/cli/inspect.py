@@ -35,18 +35,18 @@ from holdfast.cli.errors import NotFound
 from holdfast.cli.formatting import format_duration, format_time
 from holdfast.cli.ids import complete_id, list_message_ids
 from holdfast.cli.search import parse_fields, search_messages
-from holdfast.core.clock import SYSTEM_CLOCK, utc_now
-from holdfast.core.text import format_count
+from holdfast.lease.clock import SYSTEM_CLOCK, utc_now
+from holdfast.text import format_count
 
 if TYPE_CHECKING:
-    from holdfast.core.queue.manager import (
+    from holdfast.queue.manager import (
         Holder,
         MessageInfo,
         PastAttempt,
         QueueManager,
         QueueStats,
     )
-    from holdfast.core.queue.message import AnyMessage
+    from holdfast.queue.message import AnyMessage
 
 _STATES = ("ready", "delayed", "leased", "completed", "failed")
 _STORED_STATES = ("pending", "leased", "failed", "completed")
@@ -176,7 +176,7 @@ def list_(
     options: ListOptions,
 ) -> None:
     """List messages by their state, the fields of their bodies, or their errors."""
-    from holdfast.core.queue.manager import MessageState
+    from holdfast.queue.manager import MessageState
 
     chosen = parse_choice("--state", state, MessageState) if state is not None else None
     fields = parse_fields(where or ())

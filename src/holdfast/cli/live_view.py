@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Self
 
 from holdfast.cli.console import is_terminal, make_console
 from holdfast.cli.formatting import format_duration
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.text import format_count
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.text import format_count
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.text import Text
 
-    from holdfast.core.events import Event
-    from holdfast.core.queue.manager import QueueStats
+    from holdfast.events import Event
+    from holdfast.queue.manager import QueueStats
 
 _END_EVENTS = ("Completed", "Retried", "DeadLettered", "GivenBack", "MessageLeaseLost")
 _BAR_WIDTH = 60

@@ -10,6 +10,7 @@ import typer
 from holdfast.cli.commands import CommandTable, Group
 from holdfast.cli.console import info, strip_control_characters
 from holdfast.cli.errors import ExitCode, exit_code_from_error, format_error, is_debugging
+from holdfast.version import read_version
 
 
 class _Holdfast(Group):
@@ -39,9 +40,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"holdfast {version('holdfast')}")
+        typer.echo(f"holdfast {read_version()}")
         raise typer.Exit
 
 

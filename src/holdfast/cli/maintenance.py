@@ -17,20 +17,20 @@ from holdfast.cli.arguments import (
     split_queue_and_rest,
 )
 from holdfast.cli.console import (
-    confirm_drop,
+    confirm,
     info,
     print_either,
     print_json,
     print_result,
     strip_control_characters,
 )
-from holdfast.cli.errors import ExitCode, NotFound, UsageError, silence_log
+from holdfast.cli.errors import ExitCode, NotFound, UsageError
 from holdfast.cli.ids import complete_message_ids
-from holdfast.core.text import format_count
-from holdfast.core.urls import find_store_file
+from holdfast.text import format_count
+from holdfast.urls import find_store_file
 
 if TYPE_CHECKING:
-    from holdfast.core.checks import CheckResult
+    from holdfast.doctor.checks import CheckResult
 
 CreateTables = Annotated[bool, typer.Option("--create", help="Create the missing tables.")]
 
@@ -104,7 +104,7 @@ def drop(words: QueueAndId = None, yes: Yes = False, as_json: AsJson = False) ->
         if not yes:
             letters = format_count(len(ids), "dead letter")
             queue = strip_control_characters(manager.name)
-            confirm_drop(f"Permanently drop {letters} of {queue}?")
+            confirm(f"Permanently drop {letters} of {queue}?")
         _apply_to_each("dropped", ids, manager.drop, _DEAD_LETTER, as_json)
 
 
@@ -158,13 +158,6 @@ def _print_count(verb: str, count: int, missing: list[str], as_json: bool) -> No
 
 def doctor(
     queue: Queue = None,
-    stack: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Check what this CloudFormation stack has deployed, instead of a queue.",
-        ),
-    ] = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -175,23 +168,15 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a queue, a deployed stack, or a worker for problems."""
-    given = [repr(each) for each in (queue, stack, metrics_port) if each is not None]
-    if len(given) > 1:
-        raise UsageError(
-            f"give one of QUEUE, --stack and --metrics-port; got {' and '.join(given)}"
-        )
+    """Check a queue or a worker for problems."""
+    if queue is not None and metrics_port is not None:
+        raise UsageError(f"give QUEUE or --metrics-port; got {queue!r} and {metrics_port}")
     if metrics_port is not None:
         from holdfast.doctor.health import examine_worker
 
         print_check_results(examine_worker(metrics_port), as_json)
-    elif stack is not None:
-        from holdfast.doctor.stack.examine import examine_stack
-
-        with silence_log():
-            print_check_results(examine_stack(stack), as_json)
     else:
-        from holdfast.bootstrap import examine_queue
+        from holdfast.doctor.queues import examine_queue
 
         print_check_results(examine_queue(resolve_queue(queue)), as_json)
 

@@ -44,9 +44,9 @@ def push(
     as_json: AsJson = False,
 ) -> None:
     """Push messages. When this has returned, they cannot be lost."""
-    from holdfast.bootstrap import open_queue
     from holdfast.cli.push_input import check_source, open_source, push_all
-    from holdfast.core.queue.message import AnyMessage
+    from holdfast.queue.message import AnyMessage
+    from holdfast.queues.opening import open_queue
 
     queue, texts = _split_queue_and_texts(words or [])
     with open_source(texts, file) as source:

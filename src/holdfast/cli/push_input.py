@@ -24,10 +24,10 @@ from holdfast.cli.arguments import STDIN, is_service, open_input
 from holdfast.cli.console import info
 from holdfast.cli.errors import InputRefused, UsageError
 from holdfast.cli.live_view import ProgressMeter
-from holdfast.config.variables import QUEUE_VARIABLE
-from holdfast.core.errors import MalformedMessage, MessageTooLarge, QueueUnavailable
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import AnyMessage, MessageCodec
+from holdfast.errors import MalformedMessage, MessageTooLarge, QueueUnavailable
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import AnyMessage, MessageCodec
+from holdfast.variables import QUEUE_VARIABLE
 
 # A stored message may have 1 MiB; as text with escapes and blanks it may be longer.
 MAX_LINE_BYTES = 8 * 1024 * 1024

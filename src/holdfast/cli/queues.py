@@ -10,7 +10,7 @@ from holdfast.cli.console import info, print_list, strip_control_characters
 from holdfast.cli.errors import ExitCode
 
 if TYPE_CHECKING:
-    from holdfast.bootstrap.listing import ListedQueue
+    from holdfast.queues.listing import ListedQueue
 
 _STATES = ("ready", "delayed", "leased", "completed", "failed")
 
@@ -28,7 +28,7 @@ def queues(
     as_json: AsJson = False,
 ) -> None:
     """List the queues of a data folder, a database or an AWS account."""
-    from holdfast.bootstrap.listing import list_queues
+    from holdfast.queues.listing import list_queues
 
     listed = list(list_queues(place))
     print_list(as_json, listed, _to_json, ("queue", *_STATES), _to_row)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 from holdfast.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from holdfast.core.queue.manager import (
+    from holdfast.queue.manager import (
         MessageInfo,
         MessageState,
         QueueManager,
         QueueStats,
     )
-    from holdfast.core.queue.message import AnyMessage
+    from holdfast.queue.message import AnyMessage
 
 
 def parse_fields(conditions: Sequence[str]) -> dict[str, str]:

@@ -11,8 +11,8 @@ from holdfast.cli.arguments import make_duration_option, open_manager, resolve_q
 from holdfast.cli.console import make_console, print_table, strip_control_characters
 from holdfast.cli.live_view import draw_shares, list_states
 from holdfast.cli.web import Queues
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.queue.watch import (
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.queue.watch import (
     LeaseHealth,
     LiveLeases,
     QueueCounts,
@@ -21,12 +21,12 @@ from holdfast.core.queue.watch import (
     judge_activity,
     judge_lease,
 )
-from holdfast.core.text import format_count, format_duration
+from holdfast.text import format_count, format_duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from holdfast.core.queue.manager import Holder, MessageInfo
+    from holdfast.queue.manager import Holder, MessageInfo
 
 _HEADINGS = (
     "message",

@@ -12,17 +12,16 @@ import typer
 from holdfast.cli.arguments import QUEUE_HELP, resolve_queue
 from holdfast.cli.console import info
 from holdfast.cli.errors import UsageError
-from holdfast.cli.export.options import find_store_in_folder
-from holdfast.config.variables import QUEUE_VARIABLE
-from holdfast.core.errors import ConfigError
-from holdfast.core.urls import QUEUES, STORES, parse_url
+from holdfast.errors import ConfigError
+from holdfast.urls import QUEUES, STORES, parse_url
+from holdfast.variables import QUEUE_VARIABLE
+from holdfast.version import format_install_command
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 Queues = Annotated[list[str] | None, typer.Argument(metavar="QUEUE...", help=QUEUE_HELP)]
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_CLOSE_SECONDS = 5  # for streams of open pages, which end within a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +82,11 @@ class WebOptions:
     def make_app(self, queues: list[str]) -> "Starlette":
         """Return the console. Raises ConfigError, and UsageError without a needed token."""
         try:
-            import uvicorn  # noqa: F401  # before the address is printed, because it takes a while
-
+            import holdfast.web.server  # noqa: F401  # before the address is printed: it is slow
             from holdfast.web import web_app
         except ImportError as error:
             raise ConfigError(
-                f"the web console needs {error.name}: pip install 'holdfast[web]'"
+                f"the web console needs {error.name}: {format_install_command('web')}"
             ) from None
         names = [*(self.hostname or ()), self._format_host()]
         token = self._read_token()
@@ -99,7 +97,7 @@ class WebOptions:
             )
         return web_app(
             queues,
-            jobs=find_store_in_folder(self.jobs) if self.jobs else None,
+            jobs=self.jobs,
             chat=self.chat,
             allow_actions=self.allow_actions,
             show_bodies=not self.no_bodies,
@@ -153,10 +151,15 @@ def web(queues: Queues = None, *, options: WebOptions) -> None:
     if options.chat is not None:
         parse_url(options.chat, STORES)
     app = options.make_app(urls)
+    import logging
+
+    from holdfast.web.server import make_server
+
     with options.listen() as listener:
         mode = "with actions" if options.allow_actions else "read-only"
         info(f"the console is at {options.format_url(listener)} ({mode}; Ctrl-C ends it)")
-        serve(app, listener)
+        logging.basicConfig(format="%(asctime)s %(message)s")
+        make_server(app).run(sockets=[listener])
 
 
 def _find_default_queues(options: WebOptions) -> list[str]:
@@ -164,28 +167,3 @@ def _find_default_queues(options: WebOptions) -> list[str]:
     if not os.environ.get(QUEUE_VARIABLE) and (options.jobs or options.chat):
         return []
     return [resolve_queue()]
-
-
-def serve(app: "Starlette", listener: socket.socket) -> None:
-    """Serve the console on a listening socket until a signal ends it."""
-    import logging
-
-    import uvicorn
-
-    logging.basicConfig(format="%(asctime)s %(message)s")
-    config = uvicorn.Config(
-        app,
-        access_log=False,
-        log_config=None,
-        proxy_headers=False,  # the guard must see the real client
-        server_header=False,
-        timeout_graceful_shutdown=_CLOSE_SECONDS,
-        ws="none",
-    )
-
-    class Server(uvicorn.Server):
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            app.state.console.is_closing = True
-            await super().shutdown(sockets)
-
-    Server(config).run(sockets=[listener])

@@ -31,10 +31,10 @@ from holdfast.cli.live_view import EventCounts
 
 if TYPE_CHECKING:
     from holdfast.app.application import Holdfast
-    from holdfast.core.events import Events
-    from holdfast.core.queue.manager import QueueManager
-    from holdfast.core.worker.handler import Handler
-    from holdfast.core.worker.worker import Worker
+    from holdfast.events import Events
+    from holdfast.queue.manager import QueueManager
+    from holdfast.worker.handler import Handler
+    from holdfast.worker.worker import Worker
 
 
 def work(
@@ -98,7 +98,7 @@ def work(
 ) -> None:
     """Handle messages. Ctrl-C lets running work finish; Ctrl-C again stops now."""
     from holdfast.cli.reload import ChangeWatch, restart
-    from holdfast.core.events import Events
+    from holdfast.events import Events
 
     _add_working_directory()
     source = _load_source(words, reload)
@@ -153,8 +153,8 @@ class _HandlerSource:
 
     def open(self, events: "Events", given: dict[str, Any]) -> "QueueManager[Any]":
         """Open the queue with the settings of queues among the options."""
-        from holdfast.bootstrap import open_queue
-        from holdfast.core.worker.handler import find_message_model
+        from holdfast.queues.opening import open_queue
+        from holdfast.worker.handler import find_message_model
 
         settings: Any = _pick(given, *_OF_QUEUES)
         return open_queue(
@@ -165,7 +165,7 @@ class _HandlerSource:
         self, queue: "QueueManager[Any]", given: dict[str, Any], **options: Any
     ) -> "Worker[Any]":
         """Return a worker with the settings of workers among the options."""
-        from holdfast.core.worker.worker import Worker
+        from holdfast.worker.worker import Worker
 
         settings = _pick(given, "isolation", "stall_seconds", "timeout_seconds")
         return Worker(queue, self._handler, **settings, **options)
@@ -204,9 +204,9 @@ def _load_source(words: list[str] | None, reload: bool) -> _HandlerSource | _App
     from holdfast.app.application import Holdfast
     from holdfast.app.task import Task
     from holdfast.cli.reload import restart, wait_for_change
-    from holdfast.core.errors import ConfigError, HandlerNotFound
-    from holdfast.core.urls import QUEUES
-    from holdfast.core.worker.handler import load_handler, load_object
+    from holdfast.errors import ConfigError, HandlerNotFound
+    from holdfast.urls import QUEUES
+    from holdfast.worker.handler import load_handler, load_object
 
     url: str | None = None
     if words and len(words) == 1 and words[0].partition(":")[0] not in QUEUES.schemes:

@@ -18,13 +18,13 @@ from urllib.parse import quote
 import typer
 from rich.console import RenderableType
 
-from holdfast.bootstrap import open_queue
-from holdfast.cli.demo.effect_log import EFFECTS_VARIABLE, EffectLog
-from holdfast.cli.demo.process import DemoProcess, make_environment
-from holdfast.cli.demo.screen import DemoReport, DemoScreen
 from holdfast.cli.foreground import handle_signals
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.queue.message import QueueMessage
+from holdfast.demo.effect_log import EFFECTS_VARIABLE, EffectLog
+from holdfast.demo.process import DemoProcess, make_environment
+from holdfast.demo.screen import DemoReport, DemoScreen
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.queue.message import QueueMessage
+from holdfast.queues.opening import open_queue
 
 # A closed terminal ends the demo as cleanly as Ctrl-C does.
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

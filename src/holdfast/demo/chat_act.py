@@ -16,20 +16,20 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.bootstrap.chats import (
+from holdfast.chat.building import (
     LOCAL_PROFILE,
     build_chat,
     open_conversations,
     read_outbox,
 )
-from holdfast.cli.demo.act import ALL, POLL_SECONDS, Act, QueueKind
-from holdfast.cli.demo.chat_worker import HOLD
-from holdfast.cli.demo.process import DemoProcess
-from holdfast.cli.demo.screen import DemoReport, ReportRow
-from holdfast.conversations.messages import Inbound, Trigger
-from holdfast.conversations.model import ConversationKey, HistoryMessage, Status
-from holdfast.conversations.outbox import Outbox, get_outbox_state
-from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.chat.messages import Inbound, Trigger
+from holdfast.chat.model import ConversationKey, HistoryMessage, Status
+from holdfast.chat.outbox import Outbox, get_outbox_state
+from holdfast.demo.act import ALL, POLL_SECONDS, Act, QueueKind
+from holdfast.demo.chat_worker import HOLD
+from holdfast.demo.process import DemoProcess
+from holdfast.demo.screen import DemoReport, ReportRow
+from holdfast.lease.clock import SYSTEM_CLOCK
 
 NAME = "ada"
 KEY = ConversationKey(f"whatsapp:{NAME}", "demo")
@@ -103,7 +103,7 @@ class ChatAct(Act):
     web_options = ("--chat=chat.db",)
     queue_name = "chat/whatsapp"
     message = Trigger
-    command = "holdfast.cli.demo.chat_worker"
+    command = "holdfast.demo.chat_worker"
     timeout_seconds = 90.0
     story: ClassVar = {
         "reply_written": "the reply is written and stored as prepared",

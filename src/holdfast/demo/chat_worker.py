@@ -1,4 +1,4 @@
-"""A worker process of the chat act: `python -m holdfast.cli.demo.chat_worker [--hold]`.
+"""A worker process of the chat act: `python -m holdfast.demo.chat_worker [--hold]`.
 
 The processor, the queue, the store and the outbox folder are the real ones. The writer is
 slow. With --hold the reply is never sent, because the worker waits from when the reply is
@@ -13,20 +13,20 @@ from threading import Event as ThreadEvent
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.bootstrap import log_events
-from holdfast.bootstrap.chats import ChatProviders, build_chat
+from holdfast.chat.building import ChatProviders, build_chat
+from holdfast.chat.events import ReplyWritten
+from holdfast.chat.model import Channel
+from holdfast.chat.outbox import SentPart, WriterAnswer
+from holdfast.chat.ports import ReplyPart, ReplyRequest
+from holdfast.chat.processor import BatchProcessor
 from holdfast.cli.console import info
-from holdfast.cli.demo.effect_log import open_effects
 from holdfast.cli.foreground import ForegroundRunner, make_runnable
 from holdfast.cli.live_view import EventCounts, LiveStatus
-from holdfast.conversations.events import ReplyWritten
-from holdfast.conversations.model import Channel
-from holdfast.conversations.outbox import SentPart, WriterAnswer
-from holdfast.conversations.ports import ReplyPart, ReplyRequest
-from holdfast.conversations.processor import BatchProcessor
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.events import Event, Events, WorkerStopping
-from holdfast.core.worker.worker import Worker
+from holdfast.demo.effect_log import open_effects
+from holdfast.events import Event, Events, WorkerStopping
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.telemetry.logging import make_line_log
+from holdfast.worker.worker import Worker
 
 HOLD = "--hold"
 _WRITING_SECONDS = 0.9
@@ -92,7 +92,7 @@ class ReplyHold:
 
 def main(arguments: Sequence[str]) -> None:
     """Work until a signal stops the process."""
-    events = Events(log_events(info, "json"))
+    events = Events(make_line_log(info, "json"))
     if HOLD in arguments:
         events.subscribe(ReplyHold())
     with build_chat(os.environ, events=events) as app:

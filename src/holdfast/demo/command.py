@@ -16,14 +16,15 @@ import typer
 
 from holdfast.cli.arguments import AsJson
 from holdfast.cli.console import info, print_json
-from holdfast.cli.demo.act import END_SIGNALS, Act, DemoSizes, QueueKind
-from holdfast.cli.demo.screen import DemoReport, DemoScreen
-from holdfast.cli.demo.web_console import show_in_browser
 from holdfast.cli.errors import ExitCode
 from holdfast.cli.foreground import handle_signals
-from holdfast.core.errors import ConfigError
+from holdfast.demo.act import END_SIGNALS, Act, DemoSizes, QueueKind
+from holdfast.demo.screen import DemoReport, DemoScreen
+from holdfast.demo.web_console import show_in_browser
+from holdfast.errors import ConfigError
+from holdfast.version import format_install_command
 
-_NEEDS = "needs pycurl: pip install 'holdfast[export]'"
+_NEEDS = f"needs pycurl: {format_install_command('export')}"
 
 
 class Scenario(StrEnum):
@@ -76,9 +77,9 @@ def _create_queues(acts: Mapping[str, type[Act]], folder: Path, queue: QueueKind
 
 def _choose_acts(chosen: Scenario) -> Mapping[str, type[Act]]:
     """Return the acts to run. Raises ConfigError if the chosen one cannot run."""
-    from holdfast.cli.demo.chat_act import ChatAct
-    from holdfast.cli.demo.export_act import ExportAct
-    from holdfast.cli.demo.queue_act import QueueAct
+    from holdfast.demo.chat_act import ChatAct
+    from holdfast.demo.export_act import ExportAct
+    from holdfast.demo.queue_act import QueueAct
 
     acts: dict[str, type[Act]] = {"queue": QueueAct, "export": ExportAct, "chat": ChatAct}
     if chosen is not Scenario.ALL:

@@ -17,15 +17,15 @@ from typing import Any, ClassVar
 
 from rich.console import RenderableType
 
-from holdfast.bootstrap.exports import open_jobs
-from holdfast.cli.demo.act import ALL, Act, QueueKind
-from holdfast.cli.demo.file_server import DemoFile, FileRequest, FileServer, Habit
-from holdfast.cli.demo.process import DemoProcess
-from holdfast.cli.demo.screen import DemoReport, ReportRow
 from holdfast.cli.formatting import format_bytes
 from holdfast.cli.live_view import draw_shares
-from holdfast.core.queue.message import AnyMessage
-from holdfast.jobs.model import ExportJob, ExportTask, JobState, TaskStatus, derive_task_id
+from holdfast.demo.act import ALL, Act, QueueKind
+from holdfast.demo.file_server import DemoFile, FileRequest, FileServer, Habit
+from holdfast.demo.process import DemoProcess
+from holdfast.demo.screen import DemoReport, ReportRow
+from holdfast.exports.building import open_jobs
+from holdfast.exports.model import ExportJob, ExportTask, JobState, TaskStatus, derive_task_id
+from holdfast.queue.message import AnyMessage
 
 JOB = "demo-export"
 LEASE_SECONDS = 3.0

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
 from typing import Any, Literal, Self
 
-from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.lease.clock import SYSTEM_CLOCK
 
 _LATENCY_SECONDS = 0.1
 _CHUNK = 64 << 10

@@ -14,12 +14,12 @@ from typing import Any, ClassVar, NamedTuple
 
 from rich.console import RenderableType
 
-from holdfast.cli.demo.act import ALL, Act
-from holdfast.cli.demo.process import DemoProcess
-from holdfast.cli.demo.queue_tasks import HANGING_TASK, DemoTask, make_tasks
-from holdfast.cli.demo.screen import DemoReport, ReportRow
 from holdfast.cli.live_view import draw_shares, list_states
-from holdfast.core.queue.manager import MessageInfo, MessageState
+from holdfast.demo.act import ALL, Act
+from holdfast.demo.process import DemoProcess
+from holdfast.demo.queue_tasks import HANGING_TASK, DemoTask, make_tasks
+from holdfast.demo.screen import DemoReport, ReportRow
+from holdfast.queue.manager import MessageInfo, MessageState
 
 LEASE_SECONDS = 4.0
 _KILL_AFTER = 0.25  # the share of completed tasks
@@ -37,7 +37,7 @@ class QueueAct(Act):
     queue_name = "demo/enrich"
     message = DemoTask
     command = (
-        "holdfast.cli work {url} holdfast.cli.demo.queue_tasks:enrich --isolation=process "
+        "holdfast.cli work {url} holdfast.demo.queue_tasks:enrich --isolation=process "
         f"--concurrency=2 --lease={LEASE_SECONDS} --stall=2 --max-attempts=8 --drain=5 "
         "--log-format=json"
     )

@@ -6,11 +6,11 @@ what was really done, without trusting the queue.
 
 from typing import Literal
 
-from holdfast.cli.demo.effect_log import open_effects
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.queue.message import QueueMessage
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.outcome import Reject
+from holdfast.demo.effect_log import open_effects
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.queue.message import QueueMessage
+from holdfast.worker.context import Context
+from holdfast.worker.outcome import Reject
 
 _STEPS = {"quick": 1, "long": 8}
 _STEP_SECONDS = 0.25

@@ -11,10 +11,10 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.lease.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from holdfast.cli.demo.act import Act
+    from holdfast.demo.act import Act
 
 _MAX_LINES = 9  # of the event list in the live view
 _REPORT_SECONDS = 3.0  # between two progress lines

@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from holdfast.cli.console import info
-from holdfast.cli.demo.process import make_environment
+from holdfast.demo.process import make_environment
+from holdfast.version import format_install_command
 
 _PACKAGES = ("jinja2", "starlette", "uvicorn")
 _END_TIMEOUT_SECONDS = 5.0
@@ -19,7 +20,7 @@ _END_TIMEOUT_SECONDS = 5.0
 def show_in_browser(shown: Sequence[str], folder: Path) -> Iterator[None]:
     """Serve the console while the demo runs, and say where, or else what it needs."""
     if any(find_spec(package) is None for package in _PACKAGES):
-        info("to watch the demo in a browser: pip install 'holdfast[web]'")
+        info(f"to watch the demo in a browser: {format_install_command('web')}")
         yield
         return
     process = subprocess.Popen(

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from holdfast.adapters.aws import clients
-from holdfast.adapters.aws.errors import get_error_code
-from holdfast.adapters.aws.sqs.address import QueueAddress
-from holdfast.core.checks import CheckResult, fail, ok, warn
-from holdfast.core.errors import HoldfastError
+from holdfast.aws import clients
+from holdfast.aws.errors import get_error_code
+from holdfast.doctor.checks import CheckResult, fail, ok, warn
+from holdfast.errors import HoldfastError
+from holdfast.queues.sqs.address import QueueAddress
 
 _LEASE_SECONDS = 40.0  # a lease of this length gives each call five seconds
 

@@ -16,23 +16,23 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from holdfast.adapters.local.filesystem import names
-from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
-from holdfast.adapters.local.filesystem.directory import QueueDirectory
-from holdfast.adapters.local.filesystem.fsops import FsOps
-from holdfast.adapters.local.filesystem.history import AttemptHistory
-from holdfast.adapters.local.filesystem.housekeeping import SWEEP_SECONDS
-from holdfast.adapters.local.filesystem.inspector import Inspector
-from holdfast.adapters.local.filesystem.layout import FOLDERS, format_share_command
-from holdfast.adapters.local.filesystem.server_clock import ServerClock
-from holdfast.adapters.local.filesystem.workers import WorkerRegistry
-from holdfast.adapters.modes import get_access
-from holdfast.core.checks import CheckResult, fail, ok, warn
-from holdfast.core.clock import Clock
-from holdfast.core.text import format_count
+from holdfast.doctor.checks import CheckResult, fail, ok, warn
 from holdfast.doctor.filesystem import FILESYSTEM, PROBES, FileQueue
 from holdfast.doctor.runner import run_checks
 from holdfast.doctor.workers import judge_workers
+from holdfast.lease.clock import Clock
+from holdfast.queues.files import names
+from holdfast.queues.files.checkpoints import Checkpoints
+from holdfast.queues.files.directory import QueueDirectory
+from holdfast.queues.files.fsops import FsOps
+from holdfast.queues.files.history import AttemptHistory
+from holdfast.queues.files.housekeeping import SWEEP_SECONDS
+from holdfast.queues.files.inspector import Inspector
+from holdfast.queues.files.layout import FOLDERS, format_share_command
+from holdfast.queues.files.server_clock import ServerClock
+from holdfast.queues.files.workers import WorkerRegistry
+from holdfast.store.file_modes import get_access
+from holdfast.text import format_count
 
 _USE = os.R_OK | os.W_OK | os.X_OK
 _MAX_LISTED = 500  # entries of a folder that are looked at

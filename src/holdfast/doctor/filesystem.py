@@ -17,14 +17,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from holdfast.adapters.local.filesystem.directory import QueueDirectory
-from holdfast.adapters.local.filesystem.fsops import FsOps
-from holdfast.adapters.local.filesystem.server_clock import SAME_CLOCK_SECONDS, read_server_time
-from holdfast.adapters.local.mounts import MOUNTS, Mount, find_mount
-from holdfast.core.checks import CheckResult, fail, grade, ok, warn
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.doctor import racer
+from holdfast.doctor.checks import CheckResult, fail, grade, ok, warn
 from holdfast.doctor.racer import PAYLOAD
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.queues.files.directory import QueueDirectory
+from holdfast.queues.files.fsops import FsOps
+from holdfast.queues.files.server_clock import SAME_CLOCK_SECONDS, read_server_time
+from holdfast.store.mounts import MOUNTS, Mount, find_mount
 
 _NFS = {"nfs", "nfs4"}
 # On these, a rename is one step on the server, for all machines.
@@ -147,12 +147,12 @@ def check_inodes(queue: FileQueue) -> Iterator[CheckResult]:
         yield grade_inodes(disk.f_favail)
 
 
-def grade_space(free: int) -> CheckResult:
+def grade_space(free: int, remedy: str = _FREE_SPACE) -> CheckResult:
     """Return the result for this many free bytes."""
     text = (
         f"{free / (1 << 30):,.1f} GiB free" if free >= 1 << 30 else f"{free // _MIB} MiB free"
     )
-    return grade(text, _FREE_SPACE, fails=free < _FAIL_BYTES, warns=free < _WARN_BYTES)
+    return grade(text, remedy, fails=free < _FAIL_BYTES, warns=free < _WARN_BYTES)
 
 
 def grade_inodes(free: int) -> CheckResult:

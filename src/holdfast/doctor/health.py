@@ -6,7 +6,7 @@ It runs every minute beside the worker, so it imports neither boto3 nor a queue.
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
 
-from holdfast.core.checks import CheckResult, ok
+from holdfast.doctor.checks import CheckResult, ok
 from holdfast.doctor.runner import CheckFailed, run_checks
 
 _RESPONSE_SECONDS = 5.0

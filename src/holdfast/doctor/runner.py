@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from holdfast.core.checks import CheckResult, fail
-from holdfast.core.errors import ConfigError
+from holdfast.doctor.checks import CheckResult, fail
+from holdfast.errors import ConfigError
 
 S = TypeVar("S")
 
@@ -66,12 +66,10 @@ def explain_aws_errors(problem: str, *, denied: str, otherwise: str) -> Iterator
 
     `denied` is the remedy if the call is not allowed, and `otherwise` that of other errors.
     """
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    from holdfast.adapters.aws.errors import DENIED, describe_cause, get_error_code
+    from holdfast.aws.errors import DENIED, describe_cause, get_client_errors, get_error_code
 
     try:
         yield
-    except (BotoCoreError, ClientError) as error:
+    except get_client_errors() as error:
         remedy = denied if get_error_code(error) in DENIED else otherwise
         raise CheckFailed(f"{problem} ({describe_cause(error)})", remedy) from error

@@ -5,32 +5,37 @@ The file is only read. Nothing is created or changed.
 
 import os
 import shlex
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.adapters.local.mounts import MOUNTS, find_mount
-from holdfast.adapters.local.sqlite.connection import Schema
-from holdfast.adapters.local.sqlite.path_check import format_share_command, require_local
-from holdfast.adapters.local.sqlite.read_only import (
+from holdfast.doctor.checks import CheckResult, fail, grade, ok, warn
+from holdfast.doctor.filesystem import (
+    MEMORY_KINDS,
+    FileQueue,
+    check_sync_programs,
+    grade_space,
+)
+from holdfast.doctor.runner import CheckFailed
+from holdfast.errors import ConfigError, StoreUnavailable
+from holdfast.store.mounts import MOUNTS, find_mount
+from holdfast.store.sqlite.connection import Schema
+from holdfast.store.sqlite.path_check import format_share_command, require_local
+from holdfast.store.sqlite.read_only import (
     ReadOnlyDatabase,
     get_log_path,
     open_read_only,
 )
-from holdfast.core.checks import CheckResult, fail, grade, ok, warn
-from holdfast.core.errors import ConfigError, StoreUnavailable
-from holdfast.doctor.filesystem import (
-    MEMORY_KINDS,
-    FileQueue,
-    check_space,
-    check_sync_programs,
-)
-from holdfast.doctor.runner import CheckFailed
 
 _MIB = 1 << 20
 _MAX_CHECKED_BYTES = 1024 * _MIB  # a check reads the whole file
+_FREE_SPACE = (
+    "free some, or move the file to a larger disk: without space for its log not even an ack "
+    "can be written, and deleting rows does not make the file smaller"
+)
 _WARN_LOG_BYTES = 64 * _MIB  # several times what workers let it grow to
 
 
@@ -103,7 +108,7 @@ def check_folder(file: SqliteFile) -> Iterator[CheckResult]:
 
 def check_free_space(file: SqliteFile) -> Iterator[CheckResult]:
     """Check the free bytes."""
-    yield from check_space(file.place)
+    yield grade_space(shutil.disk_usage(file.place.place).free, _FREE_SPACE)
 
 
 # -- the file

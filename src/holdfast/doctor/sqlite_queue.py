@@ -4,17 +4,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.adapters.local.mounts import MOUNTS
-from holdfast.adapters.local.sqlite.queue.inspection import count_stats, list_queues
-from holdfast.adapters.local.sqlite.queue.schema import QUEUES
-from holdfast.adapters.local.sqlite.queue.timeline import read_timeline_ms
-from holdfast.adapters.local.sqlite.read_only import ReadOnlyDatabase
-from holdfast.core.checks import CheckLevel, CheckResult, fail, ok, warn
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.queue.manager import QueueStats
+from holdfast.doctor.checks import CheckLevel, CheckResult, fail, ok, warn
 from holdfast.doctor.runner import CheckFailed, run_checks
 from holdfast.doctor.sqlite_file import PLACE, SQLITE_FILE, SqliteFile
 from holdfast.doctor.workers import judge_workers
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.queue.manager import QueueStats
+from holdfast.queues.sqlite.inspection import count_stats, list_queues
+from holdfast.queues.sqlite.schema import QUEUES
+from holdfast.queues.sqlite.timeline import read_timeline_ms
+from holdfast.store.mounts import MOUNTS
+from holdfast.store.sqlite.read_only import ReadOnlyDatabase
 
 _MAX_OFFSET_MS = 5_000
 _MAX_NAMED = 5  # queues that are named one by one
@@ -77,7 +77,7 @@ def _read_snapshot(queue: DatabaseQueue, database: ReadOnlyDatabase) -> QueueSna
         )
     now_ms = read_timeline_ms(database.connection, queue.clock)
     stats = count_stats(database, queue_numbers[queue.name], now_ms)
-    [workers] = database.query("SELECT max(seen_ms) AS seen_ms FROM workers")
+    [workers] = database.query("SELECT max(CAST(seen_ms AS INTEGER)) AS seen_ms FROM workers")
     return QueueSnapshot(stats, workers["seen_ms"], now_ms, int(queue.clock.time() * 1000))
 
 

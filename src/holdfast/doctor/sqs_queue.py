@@ -10,17 +10,17 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, get_error_code, is_transient
-from holdfast.adapters.aws.sqs.address import parse_address
-from holdfast.adapters.aws.sqs.dead_letters import SQSDeadLetters
-from holdfast.adapters.aws.sqs.queue_client import MAX_MESSAGE_BYTES, QueueClient
-from holdfast.config.queue import SqsSettings
-from holdfast.core.checks import CheckResult, fail, grade, ok, warn
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import HoldfastError
-from holdfast.core.text import format_count
+from holdfast.aws.errors import DENIED, NO_QUEUE, get_error_code, is_transient
+from holdfast.doctor.checks import CheckResult, fail, grade, ok, warn
 from holdfast.doctor.event_sources import check_event_sources
 from holdfast.doctor.runner import CheckFailed, run_checks
+from holdfast.errors import HoldfastError
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.queues.settings import SqsSettings
+from holdfast.queues.sqs.address import parse_address
+from holdfast.queues.sqs.dead_letters import SQSDeadLetters
+from holdfast.queues.sqs.queue_client import MAX_MESSAGE_BYTES, QueueClient
+from holdfast.text import format_count
 
 MAX_IN_FLIGHT = 120_000
 _WARN_IN_FLIGHT = 90_000

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from holdfast.adapters.local.sqlite.connection import Schema
-from holdfast.core.checks import CheckLevel, CheckResult, fail, ok, warn
-from holdfast.core.errors import HoldfastError
-from holdfast.core.urls import STORES, find_store_file, parse_url
+from holdfast.doctor.checks import CheckLevel, CheckResult, fail, ok, warn
 from holdfast.doctor.runner import Check, CheckFailed, run_checks
 from holdfast.doctor.sqlite_file import SQLITE_FILE, SqliteFile, check_mount
+from holdfast.errors import HoldfastError
+from holdfast.store.sqlite.connection import Schema
+from holdfast.urls import find_store_file
 
 _RECREATE = "a key cannot be changed: use other names (dynamodb:PREFIX) or recreate the table"
 
@@ -81,44 +81,21 @@ class Table:
     expires_by: str | None
 
 
-def check_job_tables(
-    url: str, client: Any = None, more: tuple[Check[Table], ...] = ()
-) -> Iterator[CheckResult]:
-    """Check the tables of a dynamodb: job store, with `more` checks of each table.
-
-    Raises ConfigError if no client is given and none can be made.
-    """
-    from holdfast.adapters.aws.dynamodb import tables
-
-    prefix = parse_url(url, STORES).path
-    names = tables.JobTables(f"{prefix}{tables.JOBS}", f"{prefix}{tables.TASKS}")
-    expiring = dict.fromkeys((names.jobs, names.tasks), "ttl")
-    command = tables.format_tables_command(names)
-    return _check_tables(client, tables.define_tables(names), expiring, command, more)
-
-
-def check_chat_tables(
-    url: str, client: Any = None, more: tuple[Check[Table], ...] = ()
-) -> Iterator[CheckResult]:
-    """Check the tables of a dynamodb: conversation store. Raises as `check_job_tables` does."""
-    from holdfast.adapters.aws.dynamodb.chat import tables
-
-    prefix = parse_url(url, STORES).path
-    names = tables.tables_from_prefix(prefix)
-    command = tables.format_tables_command(prefix)
-    return _check_tables(client, tables.define_tables(names), names.expiring, command, more)
-
-
-def _check_tables(
+def check_tables(
     client: Any,
     definitions: list[dict[str, Any]],
     expiring: Mapping[str, str],
     command: str,
-    more: tuple[Check[Table], ...],
+    more: tuple[Check[Table], ...] = (),
 ) -> Iterator[CheckResult]:
-    """Compare each table with its definition. `command` is the one that shows the tables."""
+    """Compare each table with its definition, and run `more` checks of each table.
+
+    `expiring` maps the tables whose rows expire to the attribute that holds the time, and
+    `command` is the one that shows the tables. Raises ConfigError if no client is given and
+    none can be made.
+    """
     if client is None:
-        from holdfast.adapters.aws.clients import make_retrying_client
+        from holdfast.aws.clients import make_retrying_client
 
         client = make_retrying_client("dynamodb")
 
@@ -135,8 +112,8 @@ def _check_tables(
 def _describe(client: Any, name: str, command: str) -> tuple[Any, Any]:
     from botocore.exceptions import BotoCoreError, ClientError
 
-    from holdfast.adapters.aws.dynamodb import errors
-    from holdfast.adapters.aws.errors import DENIED, get_error_code
+    from holdfast.aws.errors import DENIED, get_error_code
+    from holdfast.store.dynamodb import errors
 
     try:
         table = client.describe_table(TableName=name)["Table"]

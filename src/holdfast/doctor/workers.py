@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.checks import CheckResult, ok, warn
-from holdfast.core.clock import to_utc
-from holdfast.core.queue.manager import QueueStats
-from holdfast.core.text import format_count
+from holdfast.doctor.checks import CheckResult, ok, warn
+from holdfast.lease.clock import to_utc
+from holdfast.queue.manager import QueueStats
+from holdfast.text import format_count
 
 _QUIET_SECONDS = 60.0  # workers mark themselves as seen every ten seconds
 

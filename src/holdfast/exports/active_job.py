@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from threading import Condition
 
-from holdfast.jobs.model import ExportTask, TaskResult
+from holdfast.exports.model import ExportTask, TaskResult
 
 PAGE_SIZE = 1000  # about as many tasks of a job are in memory at a time
 _LOW = PAGE_SIZE // 4
@@ -25,8 +25,14 @@ _GATHER_SECONDS = 0.05
 class ActiveJob:
     """The tasks of one job between the store and the pool. Safe for both threads."""
 
-    def __init__(self, job_id: str, gather_seconds: float = _GATHER_SECONDS) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        job_created_at: float = 0.0,
+        gather_seconds: float = _GATHER_SECONDS,
+    ) -> None:
         self.job_id = job_id
+        self.job_created_at = job_created_at
         self._gather_seconds = gather_seconds
         self.listed_to: str | None = None  # the last task that was read from the store
         self.bytes_done = 0

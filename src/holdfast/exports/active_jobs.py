@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from math import inf
 from typing import Protocol
 
-from holdfast.core.clock import Clock
-from holdfast.core.events import Events
-from holdfast.jobs.events import ActiveJobsUnknown
-from holdfast.jobs.model import ACTIVE, ExportJob, JobStatus
+from holdfast.events import Events
+from holdfast.exports.events import ActiveJobsUnknown
+from holdfast.exports.model import ACTIVE, ExportJob, JobStatus
+from holdfast.lease.clock import Clock
 
 
 class ActiveJobReader(Protocol):

@@ -7,20 +7,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.config.export import ExportSettings
-from holdfast.config.heartbeat import HeartbeatSettings
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError
-from holdfast.core.events import Events
-from holdfast.core.urls import STORES, TARGETS, parse_url
-from holdfast.jobs.engine import EngineSettings, JobEngine
-from holdfast.jobs.errors import InvalidJob
-from holdfast.jobs.model import ExportTask
-from holdfast.jobs.ports import JobStateRepository, StepFunctions
-from holdfast.jobs.request import JobRequest, TaskSpec, parse_manifest
+from holdfast.errors import ConfigError
+from holdfast.events import Events
+from holdfast.exports.engine import EngineSettings, JobEngine
+from holdfast.exports.errors import InvalidJob
+from holdfast.exports.heartbeat_settings import HeartbeatSettings
+from holdfast.exports.model import ExportTask
+from holdfast.exports.ports import JobStateRepository, StepFunctions
+from holdfast.exports.request import JobRequest, TaskSpec, parse_manifest
+from holdfast.exports.settings import ExportSettings
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.urls import STORES, TARGETS, parse_url
+from holdfast.version import format_install_command
 
 if TYPE_CHECKING:
-    from holdfast.adapters.export.work import WorkSettings
+    from holdfast.exports.downloads.work import WorkSettings
 
 KEEP_SECONDS = 30 * 86_400.0  # finished jobs can be inspected for a month
 
@@ -40,7 +41,7 @@ def open_jobs(
     """
     store = parse_url(os.fspath(url), STORES)
     if store.scheme == "dynamodb":
-        from holdfast.adapters.aws.dynamodb import DynamoDBJobs
+        from holdfast.exports.dynamodb import DynamoDBJobs
 
         return DynamoDBJobs(
             jobs_table=f"{store.path}ExportJobs",
@@ -48,7 +49,7 @@ def open_jobs(
             clock=clock,
             keep_seconds=keep_seconds,
         )
-    from holdfast.adapters.local.sqlite import SQLiteJobs
+    from holdfast.exports.sqlite_jobs import SQLiteJobs
 
     return SQLiteJobs(
         Path(store.path),
@@ -63,8 +64,8 @@ def create_job_tables(url: str) -> list[str]:
 
     Raises ConfigError and StoreUnavailable.
     """
-    from holdfast.adapters.aws.clients import make_retrying_client
-    from holdfast.adapters.aws.dynamodb import create_tables
+    from holdfast.aws.clients import make_retrying_client
+    from holdfast.exports.dynamodb import create_tables
 
     prefix = parse_url(url, STORES).path
     return create_tables(
@@ -80,7 +81,7 @@ def open_step_functions(*, needed: bool) -> StepFunctions | None:
     Without AWS settings it returns None, or raises ConfigError if it is `needed`.
     """
     try:
-        from holdfast.adapters.aws.stepfunctions import StepFunctionsCallbacks
+        from holdfast.exports.step_functions import StepFunctionsCallbacks
 
         return StepFunctionsCallbacks()
     except ConfigError:
@@ -94,13 +95,14 @@ def require_downloads() -> None:
     try:
         import pycurl  # noqa: F401
     except ImportError:
-        raise ConfigError("exports need pycurl: pip install 'holdfast[export]'") from None
+        text = f"exports need pycurl: {format_install_command('export')}"
+        raise ConfigError(text) from None
 
 
 def check_download_url(url: str) -> None:
     """Raise InvalidJob unless this is a plain http or https URL. The text never quotes it."""
-    from holdfast.adapters.export.errors import TaskError
-    from holdfast.adapters.export.url_guard import parse_url as parse_download_url
+    from holdfast.exports.downloads.errors import TaskError
+    from holdfast.exports.downloads.url_guard import parse_url as parse_download_url
 
     try:
         parse_download_url(url)
@@ -125,7 +127,7 @@ def build_export_engine(
     With `by_job`, the files of each job go below its id. `manifests` is the place of the
     file lists of jobs that name only an export.
     """
-    from holdfast.adapters.export.work import make_work
+    from holdfast.exports.downloads.work import make_work
 
     return JobEngine(
         jobs,
@@ -151,12 +153,13 @@ def _make_engine_settings(
         heartbeats=heartbeats.enabled,
         heartbeat_timeout_seconds=heartbeats.heartbeat_timeout_seconds,
         stall_seconds=heartbeats.stall_seconds,
+        retry_grace_seconds=heartbeats.retry_grace_seconds,
         drain_seconds=settings.drain_seconds,
     )
 
 
 def _make_work_settings(to: str, settings: ExportSettings) -> "WorkSettings":
-    from holdfast.adapters.export.work import WorkSettings
+    from holdfast.exports.downloads.work import WorkSettings
 
     return WorkSettings(
         target=to if _parse_bucket(to) else os.path.abspath(to),
@@ -197,7 +200,7 @@ def _make_list_reader(manifests: str | None) -> Callable[[JobRequest], Iterator[
     """
     read_lines: Callable[[str], Iterator[str]] = _read_lines
     if manifests is not None and parse_url(manifests, TARGETS).scheme == "s3":
-        from holdfast.adapters.export import s3_target
+        from holdfast.exports.downloads import s3_target
 
         read_lines, manifests = s3_target.read_lines, manifests.rstrip("/")
 

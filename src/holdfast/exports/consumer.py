@@ -8,12 +8,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from holdfast.core.errors import LeaseLost
-from holdfast.core.queue.message import AnyMessage
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.handler import Result
-from holdfast.core.worker.outcome import Done, GiveBack, Reject, Retry
-from holdfast.jobs.errors import (
+from holdfast.errors import LeaseLost
+from holdfast.exports.errors import (
     CallbackRefused,
     CallbackUnclear,
     InvalidJob,
@@ -21,11 +17,15 @@ from holdfast.jobs.errors import (
     StoreUnavailable,
     TokenClosed,
 )
-from holdfast.jobs.model import ExportJob, JobError
-from holdfast.jobs.ports import StepFunctions
-from holdfast.jobs.request import JobRequest, find_token
-from holdfast.jobs.runner import JobRunner
-from holdfast.jobs.tracker import JobTracker
+from holdfast.exports.model import ExportJob, JobError
+from holdfast.exports.ports import StepFunctions
+from holdfast.exports.request import JobRequest, find_token
+from holdfast.exports.runner import JobRunner
+from holdfast.exports.tracker import JobTracker
+from holdfast.queue.message import AnyMessage
+from holdfast.worker.context import Context
+from holdfast.worker.handler import Result
+from holdfast.worker.outcome import Done, GiveBack, Reject, Retry
 
 # SQS ends a lease twelve hours after the receive. So long before that, the message is given
 # back and received again, and the job goes on.
@@ -98,10 +98,10 @@ class ExportJobConsumer:
         return Reject(str(problem), log_reason="not a valid job message")
 
     def _give_up(self, request: JobRequest, error: Exception) -> None:
-        """Fail the job, because its message is about to be dead-lettered."""
+        """Fail the job of a message that is about to be dead-lettered."""
         job_error = JobError("JobAbandoned", f"its last attempt failed: {type(error).__name__}")
         with suppress(JobNotFound, *_TRANSIENT_ERRORS):
-            self._tracker.fail(request.job_id, job_error)
+            self._tracker.abandon(request.job_id, request.token, job_error)
 
 
 def _make_beat(ctx: Context) -> Callable[[ExportJob], None]:

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from threading import Event, Lock
 from typing import Any, Protocol
 
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import HoldfastError
-from holdfast.jobs.active_job import PAGE_SIZE, ActiveJob
-from holdfast.jobs.errors import StoreUnavailable
-from holdfast.jobs.model import ExportJob, ExportTask, TaskResult, TaskStatus
-from holdfast.jobs.pool.ports import Assignment
-from holdfast.jobs.ports import JobStateRepository
-from holdfast.jobs.tracker import JobTracker
+from holdfast.errors import HoldfastError
+from holdfast.exports.active_job import PAGE_SIZE, ActiveJob
+from holdfast.exports.errors import StoreUnavailable
+from holdfast.exports.model import ExportJob, ExportTask, TaskResult, TaskStatus
+from holdfast.exports.pool.ports import Assignment
+from holdfast.exports.ports import JobStateRepository
+from holdfast.exports.tracker import JobTracker
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 Payload = Callable[[ExportTask], Mapping[str, Any]]
 
@@ -86,7 +86,8 @@ class TaskDispatcher:
                 active = self._active[0]
                 self._active.rotate(-1)  # the next job is first, even if this one has no task
                 if (task := active.take()) is not None:
-                    return Assignment(task.job_id, task.task_id, self._payload(task))
+                    payload = {**self._payload(task), "jobCreatedAt": active.job_created_at}
+                    return Assignment(task.job_id, task.task_id, payload)
         return None
 
     def finish(self, result: TaskResult) -> None:
@@ -131,7 +132,7 @@ class TaskDispatcher:
         running tasks had `drain_seconds` to finish. `on_progress` is called whenever
         results were counted.
         """
-        with self._enter(job.job_id) as active:
+        with self._enter(job) as active:
             progress = _ProgressMonitor(active, self._pool, self._progress_seconds, self._clock)
             leave_at: float | None = None
             while not (job.is_decided or active.is_cancelled or lost.is_set()):
@@ -176,8 +177,8 @@ class TaskDispatcher:
         return active.is_idle or is_over
 
     @contextmanager
-    def _enter(self, job_id: str) -> Iterator[ActiveJob]:
-        active = ActiveJob(job_id)
+    def _enter(self, job: ExportJob) -> Iterator[ActiveJob]:
+        job_id, active = job.job_id, ActiveJob(job.job_id, job.created_at)
         with self._lock:
             if any(other.job_id == job_id for other in self._active):
                 raise HoldfastError(f"job {job_id!r} already runs in this process")

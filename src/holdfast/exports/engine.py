@@ -11,22 +11,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.events import Events
-from holdfast.jobs.active_jobs import ActiveJobLister
-from holdfast.jobs.dispatcher import TaskDispatcher
-from holdfast.jobs.errors import JobNotFound
-from holdfast.jobs.events import JobCancelled
-from holdfast.jobs.model import ExportJob, ExportTask
-from holdfast.jobs.pool.pool import WorkerPool
-from holdfast.jobs.pool.ports import HandlerFactory
-from holdfast.jobs.ports import JobStateRepository, StepFunctions
-from holdfast.jobs.reconciler import Reconciler
-from holdfast.jobs.runner import JobRunner, Listing
-from holdfast.jobs.tracker import JobTracker
+from holdfast.events import Events
+from holdfast.exports.active_jobs import ActiveJobLister
+from holdfast.exports.dispatcher import TaskDispatcher
+from holdfast.exports.errors import JobNotFound
+from holdfast.exports.events import JobCancelled
+from holdfast.exports.heartbeats.interval import RETRY_GRACE_SECONDS
+from holdfast.exports.model import ExportJob, ExportTask
+from holdfast.exports.pool.pool import WorkerPool
+from holdfast.exports.pool.ports import HandlerFactory
+from holdfast.exports.ports import JobStateRepository, StepFunctions
+from holdfast.exports.reconciler import Reconciler
+from holdfast.exports.runner import JobRunner, Listing
+from holdfast.exports.tracker import JobTracker
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
-    from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
+    from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class EngineSettings:
     heartbeats: bool = True
     heartbeat_timeout_seconds: float | None = None
     stall_seconds: float | None = 3600.0
+    retry_grace_seconds: float = RETRY_GRACE_SECONDS
     drain_seconds: float = 30.0
 
 
@@ -87,7 +89,7 @@ class JobEngine:
         self.dispatcher.attach_pool(self.pool)
         self.orchestrator: HeartbeatOrchestrator | None = None
         if step_functions is not None:
-            from holdfast.jobs.heartbeats import orchestrator
+            from holdfast.exports.heartbeats import orchestrator
 
             self.orchestrator = orchestrator.HeartbeatOrchestrator(
                 jobs,
@@ -107,6 +109,7 @@ class JobEngine:
             cancel=self._cancel,
             lister=self._get_running_lister(settings),
             stall_seconds=settings.stall_seconds,
+            retry_grace_seconds=settings.retry_grace_seconds,
             interval_seconds=settings.interval_seconds,
             events=events,
             clock=clock,

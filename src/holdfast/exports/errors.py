@@ -1,7 +1,7 @@
 """Errors of jobs, with messages that an operator can act on."""
 
-from holdfast.core.errors import HoldfastError
-from holdfast.core.errors import StoreUnavailable as StoreUnavailable
+from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.errors import StoreUnavailable as StoreUnavailable
 
 
 class JobNotFound(HoldfastError):
@@ -24,7 +24,7 @@ class AlreadySealed(HoldfastError):
     """The number of tasks is already set, so neither it nor the list of tasks may change."""
 
 
-class InvalidJob(HoldfastError):
+class InvalidJob(InvalidInput):
     """The job's description is invalid, so trying again cannot help."""
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations  # keeps annotations as text, which costs not
 
 from logging import DEBUG, ERROR, WARNING
 
-from holdfast.core.events import Event
+from holdfast.events import Event
 
 
 class JobEvent(Event):

@@ -3,9 +3,10 @@
 import re
 import unicodedata
 from collections.abc import Container
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from holdfast.jobs.errors import InvalidJob
+from holdfast.exports.errors import InvalidJob
 
 OWN_FOLDER = ".holdfast"  # partial files, hidden below the target
 
@@ -102,3 +103,9 @@ def _add_number(name: str, number: int) -> str:
     tail = f"-{number}{dot}{ending}"
     room = _MAX_PART - len(tail.encode())
     return stem.encode()[:room].decode(errors="ignore") + tail
+
+
+def find_store_in_folder(url: str) -> str:
+    """Return the store that `export run` keeps in a target's folder, or else the URL."""
+    path = Path(url, OWN_FOLDER, "jobs.db")
+    return str(path) if path.is_file() else url

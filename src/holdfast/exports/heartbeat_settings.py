@@ -5,9 +5,13 @@ from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from holdfast.config.reading import Settings, read_settings
-from holdfast.core.checks import CheckLevel, CheckResult
-from holdfast.jobs.heartbeats.interval import MIN_INTERVAL_MS, check_interval
+from holdfast.doctor.checks import CheckLevel, CheckResult
+from holdfast.exports.heartbeats.interval import (
+    MIN_INTERVAL_MS,
+    RETRY_GRACE_SECONDS,
+    check_interval,
+)
+from holdfast.settings import Settings, read_settings
 
 _BOOLEANS = {
     **dict.fromkeys(("true", "1", "yes", "on"), True),
@@ -54,6 +58,7 @@ class HeartbeatSettings(Settings):
     stall_seconds: Annotated[float | None, BeforeValidator(_parse_never)] = Field(
         default=3600.0, gt=0, allow_inf_nan=False
     )
+    retry_grace_seconds: float = Field(default=RETRY_GRACE_SECONDS, ge=0, allow_inf_nan=False)
 
     @property
     def interval_seconds(self) -> float:

@@ -7,6 +7,11 @@
 A job that has a task token becomes terminal only after its outcome was sent:
 
     active, no callback ── outcome decided ─▶ callback pending ── sent ─▶ terminal
+
+A job that failed only because its token was closed has reported to no execution. The token of
+another execution reopens it:
+
+    FAILED with a token error ── a token it never had ─▶ DOWNLOADING, with its counters
 """
 
 import hashlib
@@ -15,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self
 
-from holdfast.jobs.errors import IllegalTransition
+from holdfast.exports.errors import IllegalTransition
 
 
 class JobStatus(StrEnum):
@@ -43,6 +48,9 @@ _NEXT = {
     JobStatus.FAILED: set[JobStatus](),
 }
 ACTIVE = (JobStatus.PROCESSING, JobStatus.DOWNLOADING)
+
+# The codes of a job that failed because Step Functions no longer waited for its token.
+TOKEN_ERRORS = ("TaskTimedOut", "TaskTokenInvalid")
 
 
 class TaskStatus(StrEnum):
@@ -188,6 +196,8 @@ class ExportJob:
     `remaining_tasks` is the number of tasks that are not counted yet. Before the seal it is
     negative if results came early, because the seal adds the total.
     Results and `note_progress` move `last_progress_at`; heartbeats never do.
+    While `token_closed_at` is set, the job waits for another token, and `error` is the one
+    that it fails with if none comes.
     """
 
     job_id: str
@@ -207,6 +217,7 @@ class ExportJob:
     last_progress_at: float = 0.0
     completed_at: float | None = None
     ttl: int | None = None  # epoch seconds; only finished jobs have one
+    token_closed_at: float | None = None  # when the token was found closed; only active jobs
 
     @classmethod
     def create(
@@ -244,12 +255,13 @@ class ExportJob:
         return token == self.task_token or token.mark in self.seen_tokens
 
     def is_awaiting_outcome(self, token: TaskToken | None) -> bool:
-        """Return whether the outcome is open and that token is the job's current one.
+        """Return whether the outcome is open and that token, not found closed, has the job.
 
         If not, Step Functions is expected to refuse that token, and the refusal says
-        nothing about the job.
+        nothing new about the job.
         """
-        return not self.is_decided and self.task_token == token
+        is_waited_for = self.task_token == token and self.token_closed_at is None
+        return is_waited_for and not self.is_decided
 
     @property
     def status(self) -> JobStatus:
@@ -265,6 +277,12 @@ class ExportJob:
     def is_decided(self) -> bool:
         """Whether the outcome is decided, even if it is not sent yet."""
         return self.terminal or self.callback.state is not CallbackState.NONE
+
+    @property
+    def can_reopen(self) -> bool:
+        """Whether the job failed only because its token was closed. No execution knows it."""
+        error = self.error if self.terminal else self.callback.error
+        return self.is_decided and error is not None and error.code in TOKEN_ERRORS
 
     @property
     def all_counted(self) -> bool:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from holdfast.jobs.model import (
+from holdfast.exports.model import (
     ExportJob,
     ExportTask,
     JobError,
@@ -149,20 +149,52 @@ class JobStateRepository(ABC):
         """
 
     @abstractmethod
-    def end_callback(self, job_id: str, *, in_doubt: bool) -> None:
+    def end_callback(
+        self, job_id: str, *, in_doubt: bool, generation: int | None = None
+    ) -> None:
         """Note that the attempt failed, so any process may try again at once.
 
         `in_doubt` says whether Step Functions may have acted on this attempt or an earlier
-        one. Nothing happens if no callback is pending.
+        one. Nothing happens if no callback is pending, or if it belongs to another
+        `token_generation` than the one given.
         """
 
     @abstractmethod
-    def settle(self, job_id: str, status: JobStatus, error: JobError | None) -> bool:
+    def settle(
+        self,
+        job_id: str,
+        status: JobStatus,
+        error: JobError | None,
+        *,
+        generation: int | None = None,
+    ) -> bool:
         """Make the job terminal and delete its token, because its outcome was sent.
 
         Only one caller gets True. The callback is SENT and not in doubt any more; its
-        number of attempts stays. Raises ValueError or IllegalTransition for a status that
-        is not terminal.
+        number of attempts stays. Returns False if the pending callback belongs to another
+        `token_generation` than the one given, because the job was reopened meanwhile.
+        Raises ValueError or IllegalTransition for a status that is not terminal.
+        """
+
+    # -- the token
+
+    @abstractmethod
+    def note_token_closed(
+        self, job_id: str, token: TaskToken, error: JobError
+    ) -> ExportJob | None:
+        """Note that Step Functions does not wait for this token any more; return the job.
+
+        The job then has `token_closed_at` and that error, and works on. Returns None, and
+        nothing happens, if the token does not have the job, if that was noted before, or
+        if the outcome is decided.
+        """
+
+    @abstractmethod
+    def give_up_closed(self, job_id: str, *, grace_seconds: float) -> ExportJob | None:
+        """Decide that a job failed whose token was found closed so long ago.
+
+        Its error is the noted one. Returns as `claim_outcome`, so None if it has another
+        token by now.
         """
 
     @abstractmethod
@@ -171,6 +203,9 @@ class JobStateRepository(ABC):
 
         Nothing changes if the job has or had that token, because an execution that was
         superseded does not get the job back. Raises JobClosed if the outcome is decided.
+
+        A job that failed only because its token was closed (`can_reopen`) is reopened: it
+        is DOWNLOADING without outcome, error and `ttl`, and what was counted stays counted.
         """
 
     # -- the store itself

@@ -2,6 +2,7 @@
 
     all counted, no outcome        ─▶ outcome, callback
     outcome, callback pending      ─▶ callback
+    token closed, no other in time ─▶ failed
     no progress for stall_seconds  ─▶ failed, even if heartbeats are sent for it
     runs here, ended elsewhere     ─▶ stopped here
 
@@ -11,14 +12,15 @@ A pass repeats nothing that was done, so any number of processes may run one at 
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from holdfast.core.background import BackgroundLoop
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.events import Events
-from holdfast.jobs.active_jobs import ActiveJobLister
-from holdfast.jobs.events import JobNotReconciled
-from holdfast.jobs.model import CallbackState, ExportJob
-from holdfast.jobs.ports import JobStateRepository
-from holdfast.jobs.tracker import JobTracker
+from holdfast.events import Events
+from holdfast.exports.active_jobs import ActiveJobLister
+from holdfast.exports.events import JobNotReconciled
+from holdfast.exports.heartbeats.interval import RETRY_GRACE_SECONDS
+from holdfast.exports.model import CallbackState, ExportJob
+from holdfast.exports.ports import JobStateRepository
+from holdfast.exports.tracker import JobTracker
+from holdfast.lease.background import BackgroundLoop
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 
 class Reconciler:
@@ -33,11 +35,14 @@ class Reconciler:
         cancel: Callable[[str, str], None] = lambda job_id, code: None,
         lister: ActiveJobLister | None = None,
         stall_seconds: float | None = 3600.0,
+        retry_grace_seconds: float = RETRY_GRACE_SECONDS,
         interval_seconds: float = 30.0,
         events: Events | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Create a reconciler.
+
+        A job whose token was found closed has `retry_grace_seconds` to get another one.
 
         `running()` returns the ids of the jobs that run here; `cancel(job_id, code)` stops one.
         If another component lists the jobs regularly with `lister`, its last listing is used,
@@ -47,6 +52,7 @@ class Reconciler:
         self._tracker = tracker
         self._running = running
         self._cancel = cancel
+        self._retry_grace_seconds = retry_grace_seconds
         self._interval_seconds = interval_seconds
         self._events = Events() if events is None else events
         self._max_age_seconds = interval_seconds if lister else 0.0
@@ -94,13 +100,21 @@ class Reconciler:
     def _reconcile(self, job: ExportJob) -> None:
         if job.all_counted or job.callback.state is CallbackState.PENDING:
             self._tracker.complete(job.job_id)
-            return
-        stalled_seconds = self._lister.measure_stall(job)
-        if stalled_seconds is None:
-            return
-        job = self._tracker.fail_stalled(job, stalled_seconds)
+        elif self._has_waited_for_token(job):
+            job = self._tracker.fail_closed(job, self._retry_grace_seconds)
+            self._cancel_if_decided(job, "TokenClosed")
+        elif (stalled_seconds := self._lister.measure_stall(job)) is not None:
+            job = self._tracker.fail_stalled(job, stalled_seconds)
+            self._cancel_if_decided(job, "JobStalled")
+
+    def _has_waited_for_token(self, job: ExportJob) -> bool:
+        if job.token_closed_at is None:
+            return False
+        return self._clock.time() - job.token_closed_at >= self._retry_grace_seconds
+
+    def _cancel_if_decided(self, job: ExportJob, code: str) -> None:
         if job.callback.state is not CallbackState.NONE:
-            self._cancel(job.job_id, "JobStalled")
+            self._cancel(job.job_id, code)
 
     def _cancel_if_ended(self, job_id: str) -> None:
         job = self._jobs.find_by_id(job_id)

@@ -16,9 +16,9 @@ from typing import Any, Self
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
 
-from holdfast.jobs.errors import InvalidJob
-from holdfast.jobs.file_names import key_from_url, normalize_key
-from holdfast.jobs.model import ExportJob, ExportTask, TaskToken
+from holdfast.exports.errors import InvalidJob
+from holdfast.exports.file_names import key_from_url, normalize_key
+from holdfast.exports.model import ExportJob, ExportTask, TaskToken
 
 # A job's id becomes the name of a folder and a part of object names.
 _ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"

@@ -4,12 +4,10 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from holdfast.core.clock import Clock
-from holdfast.core.rows import RowDatabase, Rows
-from holdfast.jobs import transitions
-from holdfast.jobs.errors import JobExists
-from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskResult, TaskStatus
-from holdfast.jobs.rows import (
+from holdfast.exports import transitions
+from holdfast.exports.errors import JobExists
+from holdfast.exports.model import ExportJob, ExportTask, JobStatus, TaskResult, TaskStatus
+from holdfast.exports.rows import (
     find_changes,
     job_from_row,
     row_from_job,
@@ -17,8 +15,10 @@ from holdfast.jobs.rows import (
     row_from_task,
     task_from_row,
 )
-from holdfast.jobs.store import JobChange, RuleJobStore
-from holdfast.jobs.transitions import Rule
+from holdfast.exports.store import JobChange, RuleJobStore
+from holdfast.exports.transitions import Rule
+from holdfast.lease.clock import Clock
+from holdfast.store.rows import RowDatabase, Rows
 
 _TASKS_AT_ONCE = 1_000  # per transaction, so that other writers are not kept waiting
 

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-from holdfast.core.rows import Row
-from holdfast.jobs.model import (
+from holdfast.exports.model import (
     Callback,
     CallbackState,
     ExportJob,
@@ -17,6 +16,7 @@ from holdfast.jobs.model import (
     TaskStatus,
     TaskToken,
 )
+from holdfast.store.rows import Row
 
 
 def _get_code(error: JobError | None) -> str | None:
@@ -60,6 +60,7 @@ _MUTABLE: tuple[tuple[str, str, Callable[[Any], Any] | None], ...] = (
     ("last_progress_at", "last_progress_at", None),
     ("completed_at", "completed_at", None),
     ("ttl", "ttl", None),
+    ("token_closed_at", "token_closed_at", None),
 )
 _get_values = attrgetter(*(path for _, path, _ in _MUTABLE))
 _IDENTITY = ("job_id", "export_id", "user_id", "metadata", "created_at")

@@ -13,26 +13,28 @@ from contextlib import contextmanager, suppress
 from threading import Event, Lock
 from typing import Protocol
 
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.events import Events
-from holdfast.jobs.dispatcher import TaskDispatcher
-from holdfast.jobs.errors import (
+from holdfast.events import Events
+from holdfast.exports.dispatcher import TaskDispatcher
+from holdfast.exports.errors import (
     AlreadySealed,
     InvalidJob,
     JobClosed,
     JobExists,
     TokenClosed,
 )
-from holdfast.jobs.events import JobResumed, JobStarted
-from holdfast.jobs.model import ExportJob, ExportTask, JobError, JobStatus, TaskToken
-from holdfast.jobs.ports import JobStateRepository, StepFunctions
-from holdfast.jobs.request import JobRequest, TaskSpec, build_tasks
-from holdfast.jobs.tracker import JobTracker, require_job, send_outcome
+from holdfast.exports.events import JobResumed, JobStarted
+from holdfast.exports.model import ExportJob, ExportTask, JobError, JobStatus, TaskToken
+from holdfast.exports.ports import JobStateRepository, StepFunctions
+from holdfast.exports.request import JobRequest, TaskSpec, build_tasks
+from holdfast.exports.tracker import JobTracker, require_job, send_outcome
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 Listing = Callable[[JobRequest], Iterable[TaskSpec]]
 
 _LOCK_POLL_SECONDS = 0.25
-_PAUSE_SECONDS = 1.0  # between two reads of a job that another process is about to finish
+# Between two reads of a job that another process is about to finish, and before a refusal of a
+# token is checked.
+_PAUSE_SECONDS = 1.0
 
 
 class JobHeartbeats(Protocol):
@@ -153,35 +155,39 @@ class JobRunner:
     def _resume(self, requested: ExportJob) -> ExportJob:
         job = require_job(self._jobs, requested.job_id)
         self._events.emit(JobResumed(job.job_id, job.status))
-        if job.is_decided:
+        token = requested.task_token
+        can_reopen = job.can_reopen and token is not None and not job.has_seen(token)
+        if job.is_decided and not can_reopen:
             return job
-        if requested.task_token is not None and requested.task_token != job.task_token:
-            job = self._take_over(job, requested)
+        if token is not None and token != job.task_token:
+            job = self._take_over(job, token)
         # The job may have waited long for this message, and that is not a stall.
         self._jobs.note_progress(job.job_id)
         return job
 
-    def _take_over(self, job: ExportJob, requested: ExportJob) -> ExportJob:
-        """Give a running job to the execution that requests it now, and return the job.
+    def _take_over(self, job: ExportJob, token: TaskToken) -> ExportJob:
+        """Give the job to the execution that requests it now, and return the job.
 
         If that execution had the job before, this is its old message delivered again, and
-        the other execution keeps the job.
+        the other execution keeps the job. A job that failed only because its token was
+        closed is reopened.
 
         The row changes first, and the superseded execution is notified afterwards. In the
-        opposite order, a heartbeat in between would find the row's own token closed and
-        fail the job. If this process crashes in between, the superseded execution is
-        notified when its own message is delivered again, or it times out.
+        opposite order, a heartbeat in between would find the row's own token closed, and
+        the job would be waiting for a token. If this process crashes in between, the
+        superseded execution is notified when its own message is delivered again, or it
+        times out.
         """
-        assert requested.task_token is not None
-        if not self._is_open(requested.task_token):
+        if not (job.has_seen(token) or self._is_open(token)):
             return job
         try:
-            taken = self._jobs.attach_token(job.job_id, requested.task_token)
+            taken = self._jobs.attach_token(job.job_id, token)
         except JobClosed:  # decided a moment ago, so the outcome is repeated to this token
             return require_job(self._jobs, job.job_id)
-        has_new_token = taken.task_token == requested.task_token
-        superseded = job.task_token if has_new_token else requested.task_token
-        self._fail_superseded(taken.job_id, superseded)
+        has_new_token = taken.task_token == token
+        if has_new_token:  # the thread that runs the job here may hold its lock for long
+            self._heartbeats.beat_now(taken)
+        self._fail_superseded(taken.job_id, job.task_token if has_new_token else token)
         return taken
 
     def _fail_superseded(self, job_id: str, token: TaskToken | None) -> None:
@@ -192,12 +198,16 @@ class JobRunner:
                 )
 
     def _is_open(self, token: TaskToken) -> bool:
+        """Return whether an execution waits for the token. Only a second refusal decides."""
         assert self._step_functions is not None
-        try:
+        with suppress(TokenClosed):
             self._step_functions.send_task_heartbeat(token)
-        except TokenClosed:
-            return False
-        return True
+            return True
+        self._clock.sleep(_PAUSE_SECONDS)
+        with suppress(TokenClosed):
+            self._step_functions.send_task_heartbeat(token)
+            return True
+        return False
 
     def _seal(self, job: ExportJob, request: JobRequest, *, fresh: bool) -> ExportJob:
         if not job.sealed:
@@ -250,6 +260,10 @@ class JobRunner:
     def _repeat_outcome(self, job: ExportJob, request: JobRequest) -> None:
         assert self._step_functions is not None
         assert request.token is not None
+        if job.can_reopen:
+            # The failure means another token. If an execution waits for this one in spite of
+            # two refusals, it times out, and its next token reopens the job.
+            return
         with suppress(TokenClosed):  # the token has the outcome; its message came once more
             send_outcome(self._step_functions, request.token, job)
 

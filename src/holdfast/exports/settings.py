@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from holdfast.config.reading import Settings, read_settings
+from holdfast.settings import Settings, read_settings
 
 
 def _split_list(value: object) -> object:

@@ -18,9 +18,9 @@ from math import inf
 from threading import Lock
 from typing import Any, Literal
 
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.jobs.errors import CallbackRefused, CallbackUnclear, TokenClosed
-from holdfast.jobs.model import TaskToken
+from holdfast.exports.errors import CallbackRefused, CallbackUnclear, TokenClosed
+from holdfast.exports.model import TaskToken
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 Kind = Literal["success", "failure", "heartbeat"]
 
@@ -69,9 +69,10 @@ class SimulatedStepFunctions:
     """A StepFunctions that keeps the rules of the service and fails on request.
 
     `latency_seconds` passes before each call is acted on. Faults are used up one per call,
-    in the order in which they were added: `throttle(3)` refuses the next three calls, and
-    `lose_replies(2)` acts on two calls without a response. While `down` is True, it neither
-    acts nor responds. Safe to share between threads.
+    in the order in which they were added: `throttle(3)` refuses the next three calls,
+    `deny(1)` answers InvalidToken to one call whatever its token is, and `lose_replies(2)`
+    acts on two calls without a response. While `down` is True, it neither acts nor responds.
+    Safe to share between threads.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, *, latency_seconds: float = 0.0) -> None:
@@ -81,7 +82,7 @@ class SimulatedStepFunctions:
         self.accepted: list[AcceptedCallback] = []
         self._clock = clock
         self._tasks: dict[TaskToken, _Task] = {}
-        self._faults: deque[Literal["throttle", "lose"]] = deque()
+        self._faults: deque[Literal["throttle", "deny", "lose"]] = deque()
         self._lock = Lock()
 
     # -- the state machine's side
@@ -122,6 +123,10 @@ class SimulatedStepFunctions:
         """Refuse so many calls."""
         self._faults.extend(["throttle"] * calls)
 
+    def deny(self, calls: int = 1) -> None:
+        """Answer InvalidToken to so many calls, though their tokens may be open."""
+        self._faults.extend(["deny"] * calls)
+
     def lose_replies(self, calls: int = 1) -> None:
         """Act on so many calls and lose the response."""
         self._faults.extend(["lose"] * calls)
@@ -150,6 +155,8 @@ class SimulatedStepFunctions:
             fault = self._faults.popleft() if self._faults else None
             if fault == "throttle":
                 raise CallbackRefused("Step Functions refused the call (ThrottlingException)")
+            if fault == "deny":
+                raise TokenClosed("InvalidToken")
             self._accept(callback)
             if fault == "lose":
                 raise CallbackUnclear("Step Functions did not respond (reply lost)")

@@ -4,14 +4,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from holdfast.adapters.local.sqlite.connection import Durability, Schema
-from holdfast.adapters.local.sqlite.database import Database
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.jobs import transitions
-from holdfast.jobs.errors import StoreUnavailable
-from holdfast.jobs.row_store import RowJobStore
-from holdfast.jobs.store import JobChange
-from holdfast.jobs.transitions import Rule
+from holdfast.exports import transitions
+from holdfast.exports.errors import StoreUnavailable
+from holdfast.exports.row_store import RowJobStore
+from holdfast.exports.store import JobChange
+from holdfast.exports.transitions import Rule
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.store.sqlite.connection import Durability, Schema
+from holdfast.store.sqlite.database import Database
+from holdfast.store.sqlite.memory import MemoryDatabase
 
 # Tasks refer to their job by number. No number is used twice, so a remaining task of a deleted
 # job can never be taken for a task of a later job with the same id. Tasks are stored in the
@@ -50,7 +51,8 @@ CREATE TABLE jobs (
     updated_at REAL NOT NULL,
     last_progress_at REAL NOT NULL,
     completed_at REAL,
-    ttl INTEGER
+    ttl INTEGER,
+    token_closed_at REAL
 );
 CREATE INDEX jobs_by_status ON jobs (status, created_at);
 CREATE INDEX jobs_by_ttl ON jobs (ttl) WHERE ttl IS NOT NULL;
@@ -69,6 +71,7 @@ CREATE TABLE tasks (
 ) WITHOUT ROWID;
 CREATE TABLE forgotten (job_no INTEGER PRIMARY KEY);
 """,
+    added_columns=(("jobs", "token_closed_at", "REAL"),),
 )
 
 
@@ -84,14 +87,18 @@ class SQLiteJobs(RowJobStore):
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | Database,
         *,
         clock: Clock = SYSTEM_CLOCK,
         keep_seconds: float | None = None,
         durability: Durability = "power",
         busy_seconds: float = 10.0,
     ) -> None:
-        database = Database(Path(path), JOBS, durability, busy_seconds)
+        database = (
+            path
+            if isinstance(path, Database)
+            else Database(Path(path), JOBS, durability, busy_seconds)
+        )
         super().__init__(database, clock, keep_seconds)
         self._database: Database = database
 
@@ -109,6 +116,22 @@ class SQLiteJobs(RowJobStore):
                 tasks = change.job.state.processed_tasks
                 _delete_expired_jobs(self._database, self._clock.time(), tasks)
         return change
+
+
+class MemoryJobs(SQLiteJobs):
+    """A job store in the memory of this process, for all of its threads.
+
+    With `shared_with`, it is another view of that store's jobs.
+    """
+
+    def __init__(
+        self,
+        shared_with: SQLiteJobs | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        keep_seconds: float | None = None,
+    ) -> None:
+        database = MemoryDatabase(JOBS) if shared_with is None else shared_with._database
+        super().__init__(database, clock=clock, keep_seconds=keep_seconds)
 
 
 # -- retention: finished jobs are deleted when their time has come, in small steps

@@ -6,16 +6,17 @@ would become TaskTimedOut, and the job would count as failed.
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from threading import Lock
 from typing import Any
 
-from holdfast.adapters.aws.clients import make_fail_fast_client
-from holdfast.adapters.aws.errors import describe_cause, get_error_code, get_http_status
-from holdfast.core.errors import HoldfastError
-from holdfast.core.process import after_fork
-from holdfast.jobs.errors import CallbackRefused, CallbackUnclear, TokenClosed
-from holdfast.jobs.model import TaskToken
+from holdfast.aws.checked_call import call_checked
+from holdfast.aws.clients import make_fail_fast_client
+from holdfast.aws.errors import describe_cause, get_error_code, get_http_status
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.exports.errors import CallbackRefused, CallbackUnclear, TokenClosed
+from holdfast.exports.model import TaskToken
+from holdfast.lease import after_fork
 
 _log = logging.getLogger("holdfast.stepfunctions")
 
@@ -77,13 +78,13 @@ class StepFunctionsCallbacks:
         An output that is too long for the service is shortened and marked `truncated`.
         """
         text = encode_output(output)
-        self._call("SendTaskSuccess", self._connect().send_task_success, token, output=text)
+        self._call("SendTaskSuccess", "send_task_success", token, output=text)
 
     def send_task_failure(self, token: TaskToken, error: str, cause: str) -> None:
         """Report the task's failure. Texts that are too long are cut and marked."""
         self._call(
             "SendTaskFailure",
-            self._connect().send_task_failure,
+            "send_task_failure",
             token,
             error=truncate_text(error, MAX_ERROR_CHARS),
             cause=truncate_text(cause, MAX_CAUSE_CHARS),
@@ -91,15 +92,14 @@ class StepFunctionsCallbacks:
 
     def send_task_heartbeat(self, token: TaskToken) -> None:
         """Report that the task is still running."""
-        self._call("SendTaskHeartbeat", self._connect().send_task_heartbeat, token)
+        self._call("SendTaskHeartbeat", "send_task_heartbeat", token)
 
-    def _call(
-        self, name: str, send: Callable[..., Any], token: TaskToken, **arguments: str
-    ) -> None:
+    def _call(self, name: str, operation: str, token: TaskToken, **arguments: str) -> None:
         if len(token.reveal()) > MAX_TOKEN_CHARS:
             raise TokenClosed("InvalidToken")
+        client = self._connect()
         try:
-            send(taskToken=token.reveal(), **arguments)
+            call_checked(client, operation, taskToken=token.reveal(), **arguments)
         except Exception as error:  # any kind: the port has three errors for it
             known = translate_error(name, error)
             _log.debug("%s for %s failed: %s", name, token, known)
@@ -115,6 +115,8 @@ def translate_error(name: str, error: BaseException) -> HoldfastError:
         return TokenClosed(code)
     if code and get_http_status(error) < 500:
         return CallbackRefused(f"Step Functions refused {name} ({code})")
+    if isinstance(error, ConfigError):  # of the credentials
+        return CallbackRefused(f"{name} never reached Step Functions: {error}")
     if kind in _NEVER_SENT:
         return CallbackRefused(f"{name} never reached Step Functions ({describe_cause(error)})")
     return CallbackUnclear(

@@ -4,10 +4,9 @@ from abc import abstractmethod
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from holdfast.core.clock import Clock
-from holdfast.jobs import transitions
-from holdfast.jobs.errors import IllegalTransition
-from holdfast.jobs.model import (
+from holdfast.exports import transitions
+from holdfast.exports.errors import IllegalTransition
+from holdfast.exports.model import (
     ExportJob,
     JobError,
     JobState,
@@ -15,8 +14,9 @@ from holdfast.jobs.model import (
     TaskResult,
     TaskToken,
 )
-from holdfast.jobs.ports import JobStateRepository
-from holdfast.jobs.transitions import Rule
+from holdfast.exports.ports import JobStateRepository
+from holdfast.exports.transitions import Rule
+from holdfast.lease.clock import Clock
 
 
 class JobChange(NamedTuple):
@@ -104,15 +104,37 @@ class RuleJobStore(JobStateRepository):
         )
         return change.job_if_made
 
-    def end_callback(self, job_id: str, *, in_doubt: bool) -> None:
+    def end_callback(
+        self, job_id: str, *, in_doubt: bool, generation: int | None = None
+    ) -> None:
         """End an unsuccessful callback attempt."""
-        self._change(job_id, transitions.end_attempt, in_doubt)
+        self._change(job_id, transitions.end_attempt, in_doubt, generation)
 
-    def settle(self, job_id: str, status: JobStatus, error: JobError | None) -> bool:
+    def settle(
+        self,
+        job_id: str,
+        status: JobStatus,
+        error: JobError | None,
+        *,
+        generation: int | None = None,
+    ) -> bool:
         """Settle the job. Return False if no callback is pending."""
         if not status.terminal:
             raise IllegalTransition(f"a job cannot be settled as {status}")
-        return self._change(job_id, transitions.settle_job, status, error).is_made
+        change = self._change(job_id, transitions.settle_job, status, error, generation)
+        return change.is_made
+
+    # -- the token
+
+    def note_token_closed(
+        self, job_id: str, token: TaskToken, error: JobError
+    ) -> ExportJob | None:
+        """Note that the token was found closed. Return the job, or None."""
+        return self._change(job_id, transitions.note_token_closed, token, error).job_if_made
+
+    def give_up_closed(self, job_id: str, *, grace_seconds: float) -> ExportJob | None:
+        """Decide the job as failed if its token was closed so long ago. Return it, or None."""
+        return self._change(job_id, transitions.give_up_closed, grace_seconds).job_if_made
 
     def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:
         """Attach the token of a new execution and return the job. Raises JobClosed."""

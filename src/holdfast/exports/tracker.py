@@ -13,18 +13,24 @@
 A process that crashes in between leaves a job from which `complete` can go on in any
 process: all tasks are counted and there is no outcome, or the outcome's callback is
 pending. The reconciler calls `complete` for such jobs.
+
+A closed token does not fail its job at once, because the state's Retry may send another one:
+
+    two heartbeats refused ─▶ noted, work goes on ─┬─ another token ─▶ goes on with it
+                                                   └─ none in time ──▶ fail_closed ─▶ FAILED
+                        another token, later: reopened, its counters stay ◀─┘
 """
 
 from collections.abc import Sequence
 
-from holdfast.core.events import Events
-from holdfast.jobs.errors import (
+from holdfast.events import Events
+from holdfast.exports.errors import (
     CallbackRefused,
     CallbackUnclear,
     JobClosed,
     TokenClosed,
 )
-from holdfast.jobs.events import (
+from holdfast.exports.events import (
     CallbackFailed,
     CallbackSent,
     JobFinished,
@@ -34,7 +40,8 @@ from holdfast.jobs.events import (
     TaskCompleted,
     TaskFailed,
 )
-from holdfast.jobs.model import (
+from holdfast.exports.model import (
+    TOKEN_ERRORS,
     CallbackState,
     ExportJob,
     JobError,
@@ -42,8 +49,8 @@ from holdfast.jobs.model import (
     TaskResult,
     TaskToken,
 )
-from holdfast.jobs.ports import JobStateRepository, StepFunctions
-from holdfast.jobs.transitions import build_not_found_error
+from holdfast.exports.ports import JobStateRepository, StepFunctions
+from holdfast.exports.transitions import build_not_found_error
 
 # If a process crashes while it sends, others wait so long before they try. A process that
 # lives is done well before, because the client gives up after a few seconds.
@@ -104,6 +111,14 @@ class JobTracker:
         job = self._jobs.give_up(job_id, error) or require_job(self._jobs, job_id)
         return self._send_pending(job)
 
+    def abandon(self, job_id: str, token: TaskToken | None, error: JobError) -> ExportJob:
+        """Fail the job if no other token than this has it, and return the job.
+
+        If another one has it, the work may go on, and the execution of this token times out.
+        """
+        job = require_job(self._jobs, job_id)
+        return job if job.task_token != token else self.fail(job_id, error)
+
     def fail_stalled(self, job: ExportJob, seconds: float) -> ExportJob:
         """Fail a job that made no progress for so long, and return it.
 
@@ -117,18 +132,24 @@ class JobTracker:
         return self.fail(job.job_id, JobError("JobStalled", message))
 
     def token_closed(self, job: ExportJob, code: str) -> ExportJob:
-        """Decide by the stored job what it means that a heartbeat found its token closed.
+        """Note in the stored job that heartbeats found its token closed, and return the job.
 
-        A job that is finished, or about to be, closed the token itself. For a job that has
-        another token by now, another execution waits. Step Functions gave up on any other
-        job, so that job is failed. Returns the job.
+        Nothing is noted for a job that is finished or about to be, because it closed the
+        token itself, nor for a job that has another token by now. Step Functions gave up on
+        any other job. Its work goes on until the state's Retry had its chance.
         """
-        stored = require_job(self._jobs, job.job_id)
-        if not stored.is_awaiting_outcome(job.task_token):
-            return stored
-        # The failure is sent as for any job: if another execution takes the job over at
-        # this very moment, it gets the outcome. For the closed token it changes nothing.
-        return self.fail(job.job_id, _make_token_error(code))
+        assert job.task_token is not None
+        error = _make_token_error(code)
+        noted = self._jobs.note_token_closed(job.job_id, job.task_token, error)
+        if noted is None:
+            return require_job(self._jobs, job.job_id)
+        self._events.emit(StepFunctionsTimedOut(job.job_id, code))
+        return noted
+
+    def fail_closed(self, job: ExportJob, grace_seconds: float) -> ExportJob:
+        """Fail a job whose token was closed so long ago if it has no other; return the job."""
+        decided = self._jobs.give_up_closed(job.job_id, grace_seconds=grace_seconds)
+        return self._send_pending(decided or require_job(self._jobs, job.job_id))
 
     # -- the callback
 
@@ -150,17 +171,26 @@ class JobTracker:
         try:
             self._send_callback(job)
         except TokenClosed as closed:
+            is_noted = job.token_closed_at is not None
+            if not (callback.in_doubt or is_noted or callback.attempts):
+                # A single refusal may be a mistake of the service, so a second one decides.
+                self._end_attempt(job, closed, in_doubt=False)
+                return
             if not callback.in_doubt:
                 # No earlier attempt can have closed the token, so Step Functions gave up.
-                self._events.emit(StepFunctionsTimedOut(job.job_id, closed.code))
+                if not is_noted:
+                    self._events.emit(StepFunctionsTimedOut(job.job_id, closed.code))
                 if status is JobStatus.COMPLETED:
                     status, error = JobStatus.FAILED, _make_token_error(closed.code)
         except (CallbackRefused, CallbackUnclear) as failure:
-            self._events.emit(CallbackFailed(job.job_id, type(failure).__name__))
             in_doubt = callback.in_doubt or isinstance(failure, CallbackUnclear)
-            self._jobs.end_callback(job.job_id, in_doubt=in_doubt)
+            self._end_attempt(job, failure, in_doubt=in_doubt)
             return
-        self._settle(job.job_id, status, error)
+        self._settle(job, status, error)
+
+    def _end_attempt(self, job: ExportJob, failure: Exception, *, in_doubt: bool) -> None:
+        self._events.emit(CallbackFailed(job.job_id, type(failure).__name__))
+        self._jobs.end_callback(job.job_id, in_doubt=in_doubt, generation=job.token_generation)
 
     def _send_callback(self, job: ExportJob) -> None:
         if job.task_token is None:
@@ -169,8 +199,9 @@ class JobTracker:
         send_outcome(self._step_functions, job.task_token, job)
         self._events.emit(CallbackSent(job.job_id, job.callback.status))
 
-    def _settle(self, job_id: str, status: JobStatus, error: JobError | None) -> None:
-        if not self._jobs.settle(job_id, status, error):
+    def _settle(self, job: ExportJob, status: JobStatus, error: JobError | None) -> None:
+        job_id, generation = job.job_id, job.token_generation
+        if not self._jobs.settle(job_id, status, error, generation=generation):
             return
         state = require_job(self._jobs, job_id).state
         code = None if error is None else error.code
@@ -220,5 +251,6 @@ def _make_token_error(code: str) -> JobError:
 
     The service's code does not tell a timeout from a foreign token.
     """
-    name = "TaskTimedOut" if code == "TaskTimedOut" else "TaskTokenInvalid"
+    timed_out, invalid = TOKEN_ERRORS
+    name = timed_out if code == timed_out else invalid
     return JobError(name, f"Step Functions does not wait for this job any more ({code})")

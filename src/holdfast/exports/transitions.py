@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.core.errors import HoldfastError
-from holdfast.jobs.errors import AlreadySealed, IllegalTransition, JobClosed, JobNotFound
-from holdfast.jobs.model import (
+from holdfast.errors import HoldfastError
+from holdfast.exports.errors import AlreadySealed, IllegalTransition, JobClosed, JobNotFound
+from holdfast.exports.model import (
+    NO_CALLBACK,
     Callback,
     CallbackState,
     ExportJob,
@@ -109,6 +110,7 @@ def _end_job(
         callback=callback,
         error=error,
         completed_at=now,
+        token_closed_at=None,
     )
 
 
@@ -226,18 +228,24 @@ def begin_attempt(job: ExportJob, now: float, again_after_seconds: float) -> Exp
     return replace(job, callback=attempted)
 
 
-def end_attempt(job: ExportJob, _now: float, in_doubt: bool) -> ExportJob:
+def end_attempt(
+    job: ExportJob, _now: float, in_doubt: bool, generation: int | None
+) -> ExportJob:
     """End an attempt that failed, so that any process may try again."""
-    if job.callback.state is not CallbackState.PENDING:
+    if not _owes_callback(job, generation):
         return job
     return replace(job, callback=replace(job.callback, in_doubt=in_doubt, attempted_at=None))
 
 
 def settle_job(
-    job: ExportJob, now: float, status: JobStatus, error: JobError | None
+    job: ExportJob,
+    now: float,
+    status: JobStatus,
+    error: JobError | None,
+    generation: int | None,
 ) -> ExportJob | HoldfastError:
     """End a job whose callback was sent. Its token is removed, because it is used up."""
-    if job.callback.state is not CallbackState.PENDING:
+    if not _owes_callback(job, generation):
         return job
     if not job.status.can_become(status):
         return _refuse_status(job, status)
@@ -245,20 +253,61 @@ def settle_job(
     return _end_job(job, now, status, error, sent)
 
 
-def attach_token(job: ExportJob, _now: float, token: TaskToken) -> ExportJob | HoldfastError:
+def _owes_callback(job: ExportJob, generation: int | None) -> bool:
+    """Return whether the callback is pending, and still that of this generation of the token.
+
+    A job may be reopened and decided again while an attempt for its old token goes on.
+    """
+    is_pending = job.callback.state is CallbackState.PENDING
+    return is_pending and generation in (None, job.token_generation)
+
+
+# -- the token
+
+
+def note_token_closed(
+    job: ExportJob, now: float, token: TaskToken, error: JobError
+) -> ExportJob:
+    """Note that this token was found closed, if it still has the job. The work goes on."""
+    if not job.is_awaiting_outcome(token):
+        return job
+    return replace(job, token_closed_at=now, error=error)
+
+
+def give_up_closed(job: ExportJob, now: float, grace_seconds: float) -> ExportJob:
+    """Decide that the job failed, because its token was closed so long ago."""
+    if job.token_closed_at is None or now - job.token_closed_at < grace_seconds:
+        return job
+    assert job.error is not None  # noted together with the time
+    return give_up_job(job, now, job.error)
+
+
+def attach_token(
+    job: ExportJob, _now: float, token: TaskToken, _can_reopen: bool | None = None
+) -> ExportJob | HoldfastError:
     """Give the job to another execution, unless it has or had that token.
 
-    The message of a superseded execution may be delivered again, and must not get it back.
+    The message of a superseded execution may be delivered again, and must not get it back. A
+    job that failed because its token was closed is DOWNLOADING again, with its counters; if
+    all tasks are counted, its outcome is decided anew.
+
+    `_can_reopen` is what the caller has read; only DynamoDB's condition depends on it.
     """
     if job.has_seen(token):
         return job
-    if job.is_decided:
+    if job.is_decided and not job.can_reopen:
         return JobClosed(f"{_describe_state(job)}: it accepts no other token")
+    status = JobStatus.DOWNLOADING if job.can_reopen else job.status
     return replace(
         job,
+        state=replace(job.state, status=status),
         task_token=token,
         token_generation=job.token_generation + 1,
         seen_tokens=job.seen_tokens | {token.mark},
+        callback=NO_CALLBACK,
+        error=None,
+        completed_at=None,
+        token_closed_at=None,
     )
 
 

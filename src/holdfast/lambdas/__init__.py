@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from holdfast._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.lambdas.batch import sqs_batch as sqs_batch
+    from holdfast.aws.lambdas.batch import sqs_batch as sqs_batch
 
 __all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "lambdas.batch": "sqs_batch",
+        "aws.lambdas.batch": "sqs_batch",
     },
 )

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from math import inf
 from threading import Condition, Event, Thread, current_thread
 
-from holdfast.core.clock import Clock
-from holdfast.core.process import after_fork
+from holdfast.lease import after_fork
+from holdfast.lease.clock import Clock
 
 _log = logging.getLogger("holdfast")
 

@@ -18,13 +18,13 @@ from math import inf
 from random import Random
 from typing import Self
 
-from holdfast.core.background import BackgroundLoop
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.events import Events, MessageLeaseLost
-from holdfast.core.lease.lease import Lease, check_source
-from holdfast.core.lease.renewal import RenewalPass
-from holdfast.core.lease.renewal_schedule import RenewalSchedule
-from holdfast.core.process import after_fork
+from holdfast.events import Events, MessageLeaseLost
+from holdfast.lease import after_fork
+from holdfast.lease.background import BackgroundLoop
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.lease import Lease, check_source
+from holdfast.lease.renewal import RenewalPass
+from holdfast.lease.renewal_schedule import RenewalSchedule
 
 
 @dataclass(frozen=True, slots=True)

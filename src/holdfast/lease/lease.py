@@ -20,7 +20,7 @@ from enum import Enum
 from threading import Event, Lock
 from typing import Any, Protocol
 
-from holdfast.core.errors import LeaseLost
+from holdfast.errors import LeaseLost
 
 _MAX_PROGRESS = 1e12
 _log = logging.getLogger("holdfast")

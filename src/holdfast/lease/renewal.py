@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 
-from holdfast.core.clock import Clock
-from holdfast.core.errors import HoldfastError
-from holdfast.core.events import Events, LeaseAtRisk, LeaseRenewed, NearCap, RenewalFailed
-from holdfast.core.lease.lease import (
+from holdfast.errors import HoldfastError
+from holdfast.events import Events, LeaseAtRisk, LeaseRenewed, NearCap, RenewalFailed
+from holdfast.lease.clock import Clock
+from holdfast.lease.lease import (
     Lease,
     LeaseSource,
     LeaseState,
@@ -18,7 +18,7 @@ from holdfast.core.lease.lease import (
     Renewed,
     Unanswered,
 )
-from holdfast.core.lease.renewal_schedule import (
+from holdfast.lease.renewal_schedule import (
     RenewalSchedule,
     ScheduledLease,
     compute_loss_time,

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from math import floor, inf
 from random import Random
 
-from holdfast.core.backoff import Backoff
-from holdfast.core.deadline_heap import NOT_SCHEDULED, DeadlineHeap
-from holdfast.core.lease.lease import Lease, LeaseState
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.deadline_heap import NOT_SCHEDULED, DeadlineHeap
+from holdfast.lease.lease import Lease, LeaseState
 
 _EARLY_FRACTION = 0.1  # of the renewal interval
 

@@ -17,10 +17,10 @@ from select import POLLIN, POLLOUT, poll
 from threading import Lock, Thread
 from typing import Any, NoReturn
 
-from holdfast.core.process.frames import Frames
-from holdfast.core.process.orphan_guard import detach_from_terminal, start_guard
-from holdfast.core.process.process_group import OUT_OF_MEMORY
-from holdfast.core.process.wire import PULSE, READY, Program, describe_error, pack_broken
+from holdfast.process.frames import Frames
+from holdfast.process.orphan_guard import detach_from_terminal, start_guard
+from holdfast.process.process_group import OUT_OF_MEMORY
+from holdfast.process.wire import PULSE, READY, Program, describe_error, pack_broken
 
 STACKS_SIGNAL = signal.SIGQUIT  # as in Java
 

@@ -12,21 +12,21 @@ from contextlib import suppress
 from select import POLLIN, POLLOUT, poll
 from typing import Any
 
-from holdfast.core.clock import Clock
-from holdfast.core.process.child_main import STACKS_SIGNAL
-from holdfast.core.process.frames import Frames
-from holdfast.core.process.process_group import (
+from holdfast.lease.clock import Clock
+from holdfast.process.child_main import STACKS_SIGNAL
+from holdfast.process.frames import Frames
+from holdfast.process.process_group import (
     block_sigint,
     describe_exit,
     is_group_gone,
     kill_group,
 )
-from holdfast.core.process.wire import Program
+from holdfast.process.wire import Program
 
 # The child gets our module path, which may have a folder that only this program added.
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[7:]; "
-    "from holdfast.core.process.child_main import main; main()"
+    "from holdfast.process.child_main import main; main()"
 )
 _PART_BYTES = 1 << 20
 

@@ -9,7 +9,7 @@ or twice cannot be taken for one about another attempt.
 import os
 from struct import Struct
 
-from holdfast.core.errors import MessageTooLarge
+from holdfast.errors import MessageTooLarge
 
 # A message or a checkpoint has at most 1 MiB, plus a header. A longer frame is refused by its
 # length before it is read, so that a broken process cannot fill this process's memory.

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from holdfast.core.process.frames import BrokenFrame
+from holdfast.process.frames import BrokenFrame
 
 READY, BROKEN, PULSE = b"r", b"b", b"p"
 

@@ -9,10 +9,10 @@ from functools import partial
 from threading import Event
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from holdfast.core.errors import HoldfastError
-from holdfast.core.process import after_fork
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import M, Message, P
+from holdfast.errors import HoldfastError
+from holdfast.lease import after_fork
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import M, Message, P
 
 MAX_POLLS = 64  # at the same time; further ones wait for one of these
 MAX_CALLS = 16  # pushes and settlements at the same time

@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.core.queue.info import MessageInfo, MessagePage, MessageState
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.search import contains_text
+from holdfast.queue.info import MessageInfo, MessagePage, MessageState
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.search import contains_text
 
 MAX_SCANNED = 5_000  # dead letters that are grouped by their reasons
 _PAGE = 200

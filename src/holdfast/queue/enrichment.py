@@ -1,6 +1,6 @@
 """The message of the queue manager's design document."""
 
-from holdfast.core.queue.message import QueueMessage
+from holdfast.queue.message import QueueMessage
 
 
 class EnrichmentMessage(QueueMessage):

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.core.events import Event, Events
+from holdfast.events import Event, Events
 
 WriteRecord = Callable[[int, str, Mapping[str, Any], BaseException | None], None]
 """Writes one record: its level, the event's name and fields, and the exception to show."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.core.queue.states import MessageState as MessageState
+from holdfast.queue.states import MessageState as MessageState
 
 CANCELLED = "cancelled by an operator"
 """The reason of a message that `cancel` dead-lettered."""

@@ -14,35 +14,35 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, overload
 
 from holdfast._lazy import lazy_exports
-from holdfast.core.backoff import Backoff
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import (
+from holdfast.errors import (
     LeaseLost,
     MalformedMessage,
     MessageTooLarge,
     NotLeased,
     Unsupported,
 )
-from holdfast.core.event_log import LoggedEvents
-from holdfast.core.events import Events
-from holdfast.core.lease.lease import RELEASED, Lease, Renewal, Unanswered
-from holdfast.core.queue.message import M, Message, P, QueueMessage, get_lease
-from holdfast.core.queue.states import MessageState as MessageState
+from holdfast.events import Events
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.lease import RELEASED, Lease, Renewal, Unanswered
+from holdfast.queue.event_log import LoggedEvents
+from holdfast.queue.message import M, Message, P, QueueMessage, get_lease
+from holdfast.queue.states import MessageState as MessageState
 
 if TYPE_CHECKING:
-    from holdfast.core.queue.aio import AsyncQueue
-    from holdfast.core.queue.info import Holder as Holder
-    from holdfast.core.queue.info import MessageInfo as MessageInfo
-    from holdfast.core.queue.info import MessagePage as MessagePage
-    from holdfast.core.queue.info import PastAttempt as PastAttempt
-    from holdfast.core.queue.info import QueueStats as QueueStats
-    from holdfast.core.queue.info import QueueWorker as QueueWorker
-    from holdfast.core.tracing import Tracing
+    from holdfast.queue.aio import AsyncQueue
+    from holdfast.queue.info import Holder as Holder
+    from holdfast.queue.info import MessageInfo as MessageInfo
+    from holdfast.queue.info import MessagePage as MessagePage
+    from holdfast.queue.info import PastAttempt as PastAttempt
+    from holdfast.queue.info import QueueStats as QueueStats
+    from holdfast.queue.info import QueueWorker as QueueWorker
+    from holdfast.queue.tracing import Tracing
 
 # What operators see is loaded on first use: a worker that only polls needs none of it.
 _, __getattr__ = lazy_exports(
     __name__,
-    {"core.queue.info": "Holder MessageInfo MessagePage PastAttempt QueueStats QueueWorker"},
+    {"queue.info": "Holder MessageInfo MessagePage PastAttempt QueueStats QueueWorker"},
 )
 
 MAX_SECONDS = 10 * 366 * 86_400.0
@@ -173,7 +173,7 @@ class QueueManager(ABC, Generic[M]):
     @cached_property
     def aio(self) -> AsyncQueue[M]:
         """The calls for async code, as in `await queue.aio.push(message)`."""
-        from holdfast.core.queue.aio import AsyncQueue  # only async code pays for asyncio
+        from holdfast.queue.aio import AsyncQueue  # only async code pays for asyncio
 
         return AsyncQueue(self)
 
@@ -398,7 +398,7 @@ class QueueManager(ABC, Generic[M]):
         SQLite queue returns the newest dead letters and the leases that end first. Raises
         Unsupported as `peek` does. Changes nothing.
         """
-        from holdfast.core.queue.info import MessagePage
+        from holdfast.queue.info import MessagePage
 
         messages = self.peek(state, limit + 1 if after is None else _MAX_BROWSED)
         if after is not None:
@@ -468,8 +468,10 @@ class QueueManager(ABC, Generic[M]):
     ) -> int:
         """Put dead letters back, all of them or those of one id, and return how many.
 
-        Their attempts count from 0 again. `on_progress` is called with the number of
-        messages handled since its last call.
+        Their attempts count from 0 again. One that was cancelled while a worker held it is
+        due only when the worker cannot trust its lease any more, which is at most one lease
+        after the cancel. So no two handlers work on it at the same time. `on_progress` is
+        called with the number of messages handled since its last call.
         """
         raise self._unsupported("redrive dead letters")
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from holdfast.core.clock import utc_now
-from holdfast.core.errors import (
+from holdfast.errors import (
     ConfigError,
     MalformedMessage,
     MessageTooLarge,
     NewerSchema,
     NotLeased,
 )
+from holdfast.lease.clock import utc_now
 
 if TYPE_CHECKING:
-    from holdfast.core.lease.lease import Lease
+    from holdfast.lease.lease import Lease
 
 MAX_BYTES = 1024 * 1024
 MAX_ID_LENGTH = 512
@@ -212,7 +212,7 @@ def unpack_headers(message: QueueMessage, packed: str | bytes) -> None:
     """Attach headers as `pack_headers` returned them. Anything else is ignored."""
     try:
         headers = json.loads(packed)
-    except ValueError:
+    except (ValueError, RecursionError):
         return
     if isinstance(headers, dict) and all(isinstance(v, str) for v in headers.values()):
         attach_headers(message, headers)

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from holdfast.core.queue.info import MessageInfo
-from holdfast.core.queue.manager import Progress
+from holdfast.queue.info import MessageInfo
+from holdfast.queue.manager import Progress
 
 
 def select_messages(

@@ -18,9 +18,9 @@ from math import inf
 from threading import Condition, Lock, Thread
 from typing import Any, Generic, TypeVar
 
-from holdfast.core.clock import SYSTEM_CLOCK, Clock, to_utc
-from holdfast.core.errors import HoldfastError
-from holdfast.core.queue.info import (
+from holdfast.errors import HoldfastError
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock, to_utc
+from holdfast.queue.info import (
     Holder,
     MessageInfo,
     MessagePage,
@@ -28,7 +28,7 @@ from holdfast.core.queue.info import (
     QueueStats,
     QueueWorker,
 )
-from holdfast.core.queue.manager import QueueManager
+from holdfast.queue.manager import QueueManager
 
 T = TypeVar("T")
 

@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from holdfast.config.queue import QueueSettings
-from holdfast.config.reading import read_settings
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError, HoldfastError, QueueUnavailable
-from holdfast.core.queue.manager import QueueManager, QueueStats
-from holdfast.core.urls import QUEUES, parse_url, split_database_path
+from holdfast.errors import ConfigError, HoldfastError, QueueUnavailable
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.queue.manager import QueueManager, QueueStats
+from holdfast.queues.settings import QueueSettings
+from holdfast.settings import read_settings
+from holdfast.urls import QUEUES, parse_url, split_database_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def list_queues(
 
 
 def _list_folder(path: str, data_dir: str) -> Iterator[ListedQueue]:
-    from holdfast.adapters.local.filesystem import FilesystemQueue
+    from holdfast.queues.files import FilesystemQueue
 
     root = Path(path or data_dir)
     if not root.is_dir():
@@ -70,7 +70,7 @@ def _list_folder(path: str, data_dir: str) -> Iterator[ListedQueue]:
 
 
 def _list_database(path: str, clock: Clock) -> Iterator[ListedQueue]:
-    from holdfast.adapters.local.sqlite.queue.inspection import count_queues
+    from holdfast.queues.sqlite.inspection import count_queues
 
     file, _ = split_database_path(path)
     if PurePosixPath(path).name != file.name:
@@ -80,9 +80,9 @@ def _list_database(path: str, clock: Clock) -> Iterator[ListedQueue]:
 
 
 def _list_account(prefix: str) -> Iterator[ListedQueue]:
-    from holdfast.adapters.aws.clients import make_retrying_client
-    from holdfast.adapters.aws.sqs import SQSQueue
-    from holdfast.adapters.aws.sqs.listing import list_queue_names
+    from holdfast.aws.clients import make_retrying_client
+    from holdfast.queues.sqs import SQSQueue
+    from holdfast.queues.sqs.listing import list_queue_names
 
     if "/" in prefix:
         raise ConfigError("give the beginning of names, as in `holdfast queues sqs:acme-`")

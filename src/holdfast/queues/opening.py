@@ -1,24 +1,23 @@
-"""Open queues by their URL, and check them for doctor."""
+"""Open queues by their URL."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from holdfast.bootstrap.telemetry import make_telemetry, trace_queue
-from holdfast.config.queue import QueueOptions, QueueSettings, SqsSettings
-from holdfast.config.reading import read_settings
-from holdfast.config.variables import QUEUE_VARIABLE, find_misspelt
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError
-from holdfast.core.events import Events
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import AnyMessage, M, Message, P, to_message_model
-from holdfast.core.urls import QUEUES, Url, parse_url, split_database_path
+from holdfast.errors import ConfigError
+from holdfast.events import Events
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import AnyMessage, M, Message, P, to_message_model
+from holdfast.queues.settings import QueueOptions, QueueSettings, SqsSettings
+from holdfast.settings import read_settings
+from holdfast.telemetry.setup import make_telemetry, trace_queue
+from holdfast.urls import QUEUES, Url, parse_url, split_database_path
+from holdfast.variables import QUEUE_VARIABLE, find_misspelt
 
 if TYPE_CHECKING:
-    from holdfast.adapters.aws.sqs import SQSQueue as SQSQueue
-    from holdfast.core.checks import CheckResult
+    from holdfast.queues.sqs import SQSQueue as SQSQueue
 
 
 class OpenOptions(QueueOptions, total=False):
@@ -101,7 +100,7 @@ def _open_local_queue(
 ) -> QueueManager[M]:
     settings = read_settings(QueueSettings, env, parsed.options, given)
     if parsed.scheme == "memory":
-        from holdfast.testing.memory_queue import MemoryQueue
+        from holdfast.queues.sqlite.memory_queue import MemoryQueue
 
         return MemoryQueue(
             model,
@@ -110,7 +109,7 @@ def _open_local_queue(
             **_without(settings, "durability", "access", "data_dir"),
         )
     if parsed.scheme == "sqlite":
-        from holdfast.adapters.local.sqlite import SQLiteQueue
+        from holdfast.queues.sqlite.queue import SQLiteQueue
 
         file, name = split_database_path(parsed.path)
         return SQLiteQueue(
@@ -121,7 +120,7 @@ def _open_local_queue(
             **connection,
             **_without(settings, "data_dir"),
         )
-    from holdfast.adapters.local.filesystem import FilesystemQueue
+    from holdfast.queues.files import FilesystemQueue
 
     root, campaign, queue = parse_queue_address(parsed.path, settings.data_dir)
     return FilesystemQueue(
@@ -153,7 +152,7 @@ def _without(settings: QueueSettings, *names: str) -> dict[str, Any]:
 def _open_sqs_queue(
     address: str, model: type[M], settings: SqsSettings, **connection: Any
 ) -> "SQSQueue[M]":
-    from holdfast.adapters.aws.sqs import SQSQueue
+    from holdfast.queues.sqs import SQSQueue
 
     # A queue of SQS has the durability and the access that SQS gives it.
     options = _without(settings, "data_dir", "durability", "access")
@@ -181,8 +180,8 @@ def make_queue_opener(
     telemetry = make_telemetry(env) if events is None else []
 
     def open_source(address: str) -> "SQSQueue[M]":
-        from holdfast.adapters.aws.sqs.event_source import make_client_and_address
-        from holdfast.adapters.observe.logging import make_application_log
+        from holdfast.queues.sqs.event_source import make_client_and_address
+        from holdfast.telemetry.logging import make_application_log
 
         client, name = make_client_and_address(address.removeprefix("sqs:"), answer_seconds)
         observed = Events(make_application_log(), *telemetry) if events is None else events
@@ -218,42 +217,8 @@ def find_queue_path(
         return split_database_path(parsed.path)[0]
     if parsed.scheme != "file":
         return None
-    from holdfast.adapters.local.filesystem.layout import get_queue_folder
+    from holdfast.queues.files.layout import get_queue_folder
 
     settings = read_settings(QueueSettings, os.environ if env is None else env, parsed.options)
     root, campaign, queue = parse_queue_address(parsed.path, settings.data_dir)
     return get_queue_folder(Path(root), campaign, queue)
-
-
-def examine_queue(
-    url: str | os.PathLike[str],
-    *,
-    clock: Clock = SYSTEM_CLOCK,
-    env: Mapping[str, str] | None = None,
-) -> "Iterator[CheckResult]":
-    """Check a queue for doctor, and return the results one by one.
-
-    The queue need not exist yet. Raises ConfigError if this kind of queue has no checks.
-    """
-    parsed = parse_url(os.fspath(url), QUEUES)
-    env = os.environ if env is None else env
-    if parsed.scheme == "memory":
-        raise ConfigError(
-            "doctor can check folders, SQLite files and SQS queues, but not memory: URLs"
-        )
-    if parsed.scheme == "sqs":
-        from holdfast.doctor.sqs_queue import examine_sqs_queue
-
-        sqs = read_settings(SqsSettings, env, parsed.options)
-        return examine_sqs_queue(parsed.path, sqs, clock=clock)
-    settings = read_settings(QueueSettings, env, parsed.options)
-    if parsed.scheme == "sqlite":
-        from holdfast.doctor.sqlite_queue import examine_sqlite_queue
-
-        return examine_sqlite_queue(*split_database_path(parsed.path), clock=clock)
-    from holdfast.adapters.local.filesystem.layout import get_queue_folder
-    from holdfast.doctor.file_queue import examine_file_queue
-    from holdfast.doctor.filesystem import FileQueue
-
-    root, campaign, queue = parse_queue_address(parsed.path, settings.data_dir)
-    return examine_file_queue(FileQueue(get_queue_folder(Path(root), campaign, queue), clock))

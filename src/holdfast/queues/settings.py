@@ -4,8 +4,8 @@ from typing import Annotated, Literal, TypedDict
 
 from pydantic import BeforeValidator, Field
 
-from holdfast.config.reading import Settings
-from holdfast.core.backoff import Backoff
+from holdfast.lease.backoff import Backoff
+from holdfast.settings import Settings
 
 Durability = Literal["process", "power"]
 Access = Literal["private", "group"]

@@ -15,12 +15,12 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from holdfast.adapters.observe.measurements import Measurements, Readings
-from holdfast.adapters.observe.metric import Labels, Metric, MetricKind
-from holdfast.adapters.observe.metric_table import HELD, METRICS, REDELIVERY
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError
-from holdfast.core.events import Event, WorkerStopped
+from holdfast.errors import ConfigError
+from holdfast.events import Event, WorkerStopped
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.telemetry.measurements import Measurements
+from holdfast.telemetry.metric import Labels, Metric, MetricKind
+from holdfast.telemetry.metric_table import HELD, METRICS, REDELIVERY
 
 MAX_VALUES = 100  # of one metric in one line, and as many metrics, but there are fewer
 _UNITS = {"s": "Seconds", "ms": "Milliseconds"}
@@ -56,7 +56,7 @@ class EmfWriter(Measurements):
                 "a CloudWatch namespace has up to 255 letters, digits and . - _ / # : and does "
                 f"not begin with AWS/; got {namespace!r}"
             )
-        super().__init__(clock, Readings)
+        super().__init__(clock)
         self._namespace = namespace
         self._interval_seconds = interval_seconds
         self._write = write
@@ -79,24 +79,25 @@ class EmfWriter(Measurements):
 
     def _write_lines(self) -> None:
         self._flush_at = self._clock.monotonic() + self._interval_seconds
+        taken = [
+            (metric, labels, value)
+            for metric, labels, value in self.take(METRICS)
+            if value or metric.kind is MetricKind.GAUGE
+        ]
+        if not taken:
+            return
+        for gauge in (HELD, REDELIVERY):
+            taken += [(gauge, *reading) for reading in self.read_numbers(gauge)]
         collected: dict[tuple[Labels, Labels], Values] = {}
-        for metric, labels, value in self.take(METRICS):
-            if value or metric.kind is MetricKind.GAUGE:
-                collected.setdefault((metric.labels, labels), {})[metric] = value
-        if collected:
-            self._add_leases(collected)
-            timestamp = int(self._clock.time() * 1000)
-            lines = [
-                self._format_line(labels, values, timestamp)
-                for labels, all_values in collected.items()
-                for values in split_values(all_values)
-            ]
-            self._write("".join(f"{line}\n" for line in lines))
-
-    def _add_leases(self, collected: dict[tuple[Labels, Labels], Values]) -> None:
-        for metric in (HELD, REDELIVERY):
-            for labels, number in self.read_numbers(metric):
-                collected.setdefault((metric.labels, labels), {})[metric] = number
+        for metric, labels, value in taken:
+            collected.setdefault((metric.labels, labels), {})[metric] = value
+        timestamp = int(self._clock.time() * 1000)
+        lines = [
+            self._format_line(labels, values, timestamp)
+            for labels, all_values in collected.items()
+            for values in split_values(all_values)
+        ]
+        self._write("".join(f"{line}\n" for line in lines))
 
     def _format_line(
         self, labels: tuple[Labels, Labels], values: Values, timestamp: int

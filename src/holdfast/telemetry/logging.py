@@ -1,8 +1,8 @@
-"""Events as lines and in structlog. `holdfast.core.event_log` says what a record contains.
+"""Events as lines and in structlog. `holdfast.queue.event_log` says what a record contains.
 
     2026-11-15T20:45:01.123Z level=info event=completed queue=acme/enrich message_id=4f1c…
 
-`make_application_log` writes to structlog if that is installed (`holdfast[logging]`), or else
+`make_application_log` writes to structlog if that is installed (extra `logging`), or else
 to the `holdfast` logger of the standard library. An application that has configured either
 needs nothing more. `make_line_log` formats complete lines itself, for the command line.
 """
@@ -13,10 +13,10 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from holdfast.core.clock import SYSTEM_CLOCK, Clock, to_utc
-from holdfast.core.event_log import EventLog, format_pairs
-from holdfast.core.events import Subscriber
-from holdfast.core.worker.tracebacks import format_traceback
+from holdfast.events import Subscriber
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock, to_utc
+from holdfast.queue.event_log import EventLog, format_pairs
+from holdfast.worker.tracebacks import format_traceback
 
 Style = Literal["text", "json", "plain"]
 

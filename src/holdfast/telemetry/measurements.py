@@ -1,17 +1,15 @@
 """The values of all metrics in this process, which Prometheus, OpenTelemetry and EMF show."""
 
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from threading import Lock
 from typing import Any
 
-from holdfast.adapters.observe.metric import OTHER, Labels, Metric, MetricKind, Read
-from holdfast.adapters.observe.metric_table import HELD, METRICS, REDELIVERY
-from holdfast.core import events as ev
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.events import Event
+from holdfast import events as ev
+from holdfast.events import Event
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.telemetry.metric import Labels, Metric, MetricKind, Read
+from holdfast.telemetry.metric_table import HELD, HISTOGRAMS, METRICS, OTHER, REDELIVERY
 
 MAX_LABEL_VALUES = 100  # of one label; each is a time series that the backend keeps for days
 _MAX_LABEL_LENGTH = 100
@@ -27,119 +25,34 @@ _END_EVENTS = frozenset(ev.END_EVENTS)
 _FREQUENT = frozenset((ev.Claimed, ev.Completed, ev.LeaseRenewed))
 _MAX_PENDING = 100
 
-HISTOGRAMS = tuple(metric for metric in METRICS if metric.kind is MetricKind.HISTOGRAM)
-
-
-class Distribution:
-    """The readings of a histogram: how many are in each bucket, and their sum.
-
-    The last bucket has no upper limit.
-    """
-
-    __slots__ = ("_limits", "counts", "sum")
-
-    def __init__(self, metric: Metric) -> None:
-        self._limits = metric.buckets
-        self.counts = [0] * (len(metric.buckets) + 1)
-        self.sum = 0.0
-
-    def add(self, value: float) -> None:
-        """Add one reading."""
-        self.counts[bisect_left(self._limits, value)] += 1
-        self.sum += value
-
-
-class Readings(list[float]):
-    """All readings of a histogram, for a backend that needs each of them."""
-
-    __slots__ = ()
-    add = list[float].append
-
-    def __init__(self, metric: Metric) -> None:
-        super().__init__()
-
-
-MakeObservations = type[Distribution] | type[Readings]
-
-
-class _Series:
-    """The values of one metric by labels. New labels are bounded before they are added."""
-
-    __slots__ = ("_bound", "_make_zero", "metric", "values")
-
-    def __init__(
-        self,
-        metric: Metric,
-        bound: Callable[[Metric, Labels], Labels],
-        make_observations: MakeObservations,
-    ) -> None:
-        self.metric = metric
-        self._bound = bound
-        is_histogram = metric.kind is MetricKind.HISTOGRAM
-        self._make_zero = partial(make_observations, metric) if is_histogram else float
-        self.values: dict[Labels, Any] = {}
-        # Without labels it starts at zero, so that its first rise shows.
-        if metric.kind is not MetricKind.GAUGE and not metric.labels:
-            self._add(())
-
-    def _add(self, labels: Labels) -> Labels:
-        labels = self._bound(self.metric, labels)
-        if labels not in self.values:
-            self.values[labels] = self._make_zero()
-        return labels
-
-    def take(self) -> dict[Labels, Any]:
-        """Return the values and start again without any."""
-        values, self.values = self.values, {}
-        return values
-
-    # -- applying a reading, by kind
-
-    def count(self, labels: Labels, value: float) -> None:
-        if labels not in self.values:
-            labels = self._add(labels)
-        self.values[labels] += value
-
-    def set(self, labels: Labels, value: float) -> None:
-        self.values[self._add(labels)] = value
-
-    def observe(self, labels: Labels, value: float) -> None:
-        if labels not in self.values:
-            labels = self._add(labels)
-        self.values[labels].add(value)
-
-
-_APPLY = {
-    MetricKind.COUNTER: _Series.count,
-    MetricKind.GAUGE: _Series.set,
-    MetricKind.HISTOGRAM: _Series.observe,
-}
-_Apply = Callable[[_Series, Labels, float], None]
+_COUNTER, _GAUGE = MetricKind.COUNTER, MetricKind.GAUGE  # faster to compare with
 
 
 class Measurements:
     """A subscriber that keeps the value of every metric. Threads may share it.
 
+    A histogram is kept as the list of its readings. A backend takes them after they are
+    counted, because each backend needs them in another form.
+
     Label values are bounded: a text is cut and its unusual characters are replaced, and after
     the first hundred values of a label all others become `other`.
     """
 
-    def __init__(
-        self, clock: Clock = SYSTEM_CLOCK, make_observations: MakeObservations = Distribution
-    ) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._lock = Lock()
         self._pending: deque[Event] = deque()
         self._known: dict[str, set[str]] = {}
         self._held: dict[str, dict[tuple[str, int], float]] = {}
-        self._series: dict[Metric, _Series] = {}
-        self._rules: dict[type[Event], list[tuple[Read, _Apply, _Series]]] = {}
+        self._values: dict[Metric, dict[Labels, Any]] = {}
+        self._rules: dict[type[Event], list[tuple[Read, Metric, dict[Labels, Any]]]] = {}
         for metric in METRICS:
-            series = _Series(metric, self._bound, make_observations)
-            self._series[metric] = series
+            # Without labels it starts at zero, so that its first rise shows.
+            starts_at_zero = not metric.labels and metric.kind is not MetricKind.GAUGE
+            values: dict[Labels, Any] = {(): _make_zero(metric)} if starts_at_zero else {}
+            self._values[metric] = values
             for kind, read in metric.sources:
-                rule = read, _APPLY[metric.kind], series
-                self._rules.setdefault(kind, []).append(rule)
+                self._rules.setdefault(kind, []).append((read, metric, values))
 
     # -- subscribing
 
@@ -160,9 +73,18 @@ class Measurements:
 
     def _count(self, event: Any) -> None:
         kind = type(event)
-        for read, apply, series in self._rules.get(kind, ()):
+        for read, metric, values in self._rules.get(kind, ()):
             if (reading := read(event)) is not None:
-                apply(series, *reading)
+                labels, number = reading
+                if labels not in values:
+                    labels = self._bound(metric, labels)
+                    values.setdefault(labels, _make_zero(metric))
+                if metric.kind is _COUNTER:
+                    values[labels] += number
+                elif metric.kind is _GAUGE:
+                    values[labels] = number
+                else:
+                    values[labels].append(number)
         if kind in _END_EVENTS:
             self._get_held(event.queue).pop((event.message_id, event.attempt), None)
         elif kind in _LEASE_EVENTS:
@@ -208,39 +130,38 @@ class Measurements:
                 return [((queue,), float(len(held))) for queue, held in self._held.items()]
             if metric is REDELIVERY:
                 return list(self._compute_redelivery())
-            return list(self._series[metric].values.items())
+            return list(self._values[metric].items())
 
     def _compute_redelivery(self) -> Iterator[tuple[Labels, float]]:
         now = self._clock.monotonic()
         for queue, held in self._held.items():
             yield (queue,), max(0.0, max(held.values(), default=0.0) - now)
 
-    def read_distributions(self, metric: Metric) -> list[tuple[Labels, list[int], float]]:
-        """Return the counts of the buckets of a histogram, and its sum, for all labels."""
-        self.count_pending()
-        with self._lock:
-            return [
-                (labels, list(kept.counts), kept.sum)
-                for labels, kept in self._series[metric].values.items()
-            ]
-
     def has_readings(self, count: int) -> bool:
-        """Return whether `count` Readings of one histogram were not taken yet."""
+        """Return whether `count` readings of one histogram were not taken yet."""
         with self._lock:
             return any(
                 len(readings) >= count
                 for metric in HISTOGRAMS
-                for readings in self._series[metric].values.values()
+                for readings in self._values[metric].values()
             )
 
     def take(self, metrics: Iterable[Metric]) -> list[tuple[Metric, Labels, Any]]:
-        """Return what was counted, set and observed since the last call."""
+        """Return what was counted, set and observed since the last call.
+
+        The value of a histogram is the list of its readings.
+        """
         with self._lock:
-            return [
-                (metric, labels, value)
-                for metric in metrics
-                for labels, value in self._series[metric].take().items()
-            ]
+            taken = []
+            for metric in metrics:
+                values = self._values[metric]
+                taken += [(metric, labels, value) for labels, value in values.items()]
+                values.clear()
+            return taken
+
+
+def _make_zero(metric: Metric) -> Any:
+    return [] if metric.kind is MetricKind.HISTOGRAM else 0.0
 
 
 def _clean(value: str) -> str:

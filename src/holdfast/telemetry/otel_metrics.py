@@ -1,4 +1,4 @@
-"""The metrics for OpenTelemetry (`pip install 'holdfast[otel]'`).
+"""The metrics for OpenTelemetry (extra `otel`).
 
 Only the API is used. Where the values go is decided by the meter provider of the application,
 and without one they go nowhere.
@@ -7,11 +7,14 @@ and without one they go nowhere.
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast.adapters.observe.measurements import HISTOGRAMS, Measurements, Readings
-from holdfast.adapters.observe.metric import Labels, Metric, MetricKind
-from holdfast.adapters.observe.metric_table import METRICS
-from holdfast.adapters.observe.otel_api import metrics
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.telemetry.measurements import Measurements
+from holdfast.telemetry.metric import Labels, Metric, MetricKind
+from holdfast.telemetry.metric_table import HISTOGRAMS, METRICS
+from holdfast.version import needs_extra
+
+with needs_extra("otel", "OpenTelemetry needs opentelemetry-api"):
+    from opentelemetry import metrics
 
 
 class OpenTelemetryMetrics(Measurements):
@@ -25,7 +28,7 @@ class OpenTelemetryMetrics(Measurements):
     def __init__(
         self, provider: metrics.MeterProvider | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        super().__init__(clock, Readings)
+        super().__init__(clock)
         meter = (provider or metrics.get_meter_provider()).get_meter("holdfast")
         self._histograms: dict[Metric, Any] = {}
         for metric in METRICS:

@@ -2,9 +2,9 @@
 
 from typing import Any, Self
 
-from holdfast.core.background import BackgroundLoop
-from holdfast.core.events import Events, QueueMeasured
-from holdfast.core.queue.manager import QueueManager
+from holdfast.events import Events, QueueMeasured
+from holdfast.lease.background import BackgroundLoop
+from holdfast.queue.manager import QueueManager
 
 # `stats` may scan the queue. Sampling a huge queue less often costs at most 2 % of a core.
 _MIN_PAUSE_PER_SECOND = 50.0

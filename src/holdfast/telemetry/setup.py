@@ -1,15 +1,24 @@
-"""Metrics, traces and the protection of ECS tasks, as the environment asks for them."""
+"""Metrics and traces, as the environment asks for them."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
-from holdfast.config.reading import read_settings
-from holdfast.config.telemetry import TelemetrySettings
-from holdfast.core.events import Events, Subscriber
-from holdfast.core.queue.manager import QueueManager
+from pydantic import Field
+
+from holdfast.events import Subscriber
+from holdfast.queue.manager import QueueManager
+from holdfast.settings import Settings, read_settings
 
 Q = TypeVar("Q", bound=QueueManager[Any])
+
+
+class TelemetrySettings(Settings):
+    """What Lambda functions and the commands that work report, besides logs."""
+
+    emf_namespace: str | None = Field(default=None, min_length=1)
+    otel: Literal["off", "links", "parent"] = "off"
+
+
 _OTEL = TelemetrySettings.to_variable("otel")
 
 
@@ -21,15 +30,21 @@ def make_telemetry(env: Mapping[str, str]) -> list[Subscriber]:
     subscribers: list[Subscriber] = []
     settings = read_settings(TelemetrySettings, env)
     if settings.emf_namespace is not None:
-        from holdfast.adapters.observe.emf import EmfWriter
+        from holdfast.telemetry.emf import EmfWriter
 
         subscribers.append(EmfWriter(settings.emf_namespace))
     if settings.otel != "off":
-        from holdfast.adapters.observe.otel_metrics import OpenTelemetryMetrics
-        from holdfast.adapters.observe.tracing import OpenTelemetryTracing
+        from holdfast.telemetry.otel_metrics import OpenTelemetryMetrics
+        from holdfast.telemetry.tracing import OpenTelemetryTracing
 
         subscribers += [OpenTelemetryMetrics(), OpenTelemetryTracing()]
     return subscribers
+
+
+def has_metrics(env: Mapping[str, str]) -> bool:
+    """Return whether the environment asks for metrics. Raises ConfigError."""
+    settings = read_settings(TelemetrySettings, env)
+    return settings.emf_namespace is not None or settings.otel != "off"
 
 
 def trace_queue(queue: Q, env: Mapping[str, str]) -> Q:
@@ -38,23 +53,7 @@ def trace_queue(queue: Q, env: Mapping[str, str]) -> Q:
         return queue
     settings = read_settings(TelemetrySettings, env)
     if settings.otel != "off":
-        from holdfast.adapters.observe.tracing import OpenTelemetryTracing
+        from holdfast.telemetry.tracing import OpenTelemetryTracing
 
         OpenTelemetryTracing(parent=settings.otel == "parent").trace_queue(queue)
     return queue
-
-
-@contextmanager
-def protect_task(events: Events, env: Mapping[str, str]) -> Iterator[None]:
-    """Protect the ECS task of this process while messages are held, until the block is left.
-
-    Does nothing outside ECS, whose agent sets ECS_AGENT_URI. Raises ConfigError.
-    """
-    if not (agent_uri := env.get("ECS_AGENT_URI")):
-        yield
-        return
-    from holdfast.adapters.aws.task_protection import TaskProtection
-
-    with TaskProtection(agent_uri) as protection:
-        events.subscribe(protection)
-        yield

@@ -2,7 +2,7 @@
 
 from threading import Event, Lock
 
-from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.lease.clock import SYSTEM_CLOCK
 
 _CHECK_SECONDS = 0.001  # real time between two checks of a waiting thread
 

@@ -6,19 +6,19 @@ import json
 from threading import Event
 from typing import Any
 
-from holdfast.core.errors import ConfigError, MalformedMessage
-from holdfast.core.lease.lease import Lease
-from holdfast.core.queue.message import AnyMessage, MessageCodec, QueueMessage, attach_lease
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.handler import (
+from holdfast.errors import ConfigError, MalformedMessage
+from holdfast.lease.lease import Lease
+from holdfast.queue.message import AnyMessage, MessageCodec, QueueMessage, attach_lease
+from holdfast.testing.clock import ManualClock
+from holdfast.worker.context import Context
+from holdfast.worker.handler import (
     Handler,
     bind_handler,
     check_message_type,
     inspect_handler,
 )
-from holdfast.core.worker.outcome import Outcome, Retry, retry_after_error, to_outcome
-from holdfast.core.worker.runner import DirectExecutor
-from holdfast.testing.clock import ManualClock
+from holdfast.worker.outcome import Outcome, Retry, retry_after_error, to_outcome
+from holdfast.worker.runner import DirectExecutor
 
 _NO_SOURCE: Any = None
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from holdfast.queues.sqlite.memory_queue import MemoryQueueFactory
     from holdfast.testing.clock import ManualClock, SkippingClock
-    from holdfast.testing.memory_queue import MemoryQueueFactory
     from holdfast.testing.sqs.service import SimulatedSqs
 
 
@@ -47,14 +47,14 @@ def memory_queue(skipping_clock: "SkippingClock") -> "MemoryQueueFactory":
 
     Their delays and leases follow `skipping_clock`, so a worker never waits for a retry.
     """
-    from holdfast.testing.memory_queue import MemoryQueueFactory
+    from holdfast.testing import MemoryQueueFactory
 
     return MemoryQueueFactory(skipping_clock)
 
 
 @pytest.fixture
 def simulated_sqs(manual_clock: "ManualClock") -> "SimulatedSqs":
-    """A simulated SQS without queues, whose time is `manual_clock`. Needs `holdfast[aws]`."""
+    """A simulated SQS without queues, whose time is `manual_clock`. Needs the extra `aws`."""
     from holdfast.testing.sqs.service import SimulatedSqs
 
     return SimulatedSqs(manual_clock)

@@ -3,7 +3,7 @@
     app = FastAPI()
     app.mount("/holdfast", web_app(["sqlite:work.db/enrich"]))
 
-It needs `pip install 'holdfast[web]'`. See docs/how-to/watch-in-a-browser.md.
+It needs the extra `web`. See docs/how-to/watch-in-a-browser.md.
 """
 
 from typing import TYPE_CHECKING

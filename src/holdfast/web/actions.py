@@ -7,10 +7,10 @@ from urllib.parse import parse_qs, urlencode
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
-from holdfast.core.queue.dead_view import DeadFilter, iterate_dead
+from holdfast.queue.dead_view import DeadFilter, iterate_dead
 from holdfast.web.choices import parse_choices
 from holdfast.web.console import Console, WatchedQueue
 from holdfast.web.guard import format_cookie
@@ -49,7 +49,11 @@ Action = Callable[[Request, Form], Response]
 
 
 async def read_form(request: Request) -> Form:
-    """Return the fields of a form. Raises 413 if it is too large, and 408 if it is too slow."""
+    """Return the fields of a form. Raises 413 if it is too large, and 408 if it is too slow.
+
+    Raises 400 if the connection ends before the form does, which would be logged as a failure
+    of the console otherwise.
+    """
     body = bytearray()
     try:
         async with asyncio.timeout(FORM_TIMEOUT_SECONDS):
@@ -59,6 +63,8 @@ async def read_form(request: Request) -> Form:
                     raise HTTPException(413, "The form is too large.")
     except TimeoutError:
         raise HTTPException(408, "The form did not arrive in time.") from None
+    except ClientDisconnect:
+        raise HTTPException(400, "The form did not arrive completely.") from None
     return Form(bytes(body))
 
 

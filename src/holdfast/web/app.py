@@ -1,11 +1,9 @@
 """The application: its routes, and the rules about who may open it."""
 
-import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,33 +14,44 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from holdfast.bootstrap.chats import ChatApp, build_chat
-from holdfast.bootstrap.exports import open_jobs
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.urls import require_store
-from holdfast.jobs.ports import JobStateRepository
+from holdfast.errors import ConfigError
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.products import find_products, load_part
+from holdfast.queue.manager import QueueManager
 from holdfast.web.actions import Action, Actions
 from holdfast.web.console import Console
-from holdfast.web.conversations import ConversationPages
-from holdfast.web.decisions import Decisions
 from holdfast.web.guard import HEADERS, LOOPBACK_HOSTS, Guard
-from holdfast.web.jobs import JobPages
 from holdfast.web.live import LivePages, View
 from holdfast.web.operations import Operations
-from holdfast.web.rendering import Page, Renderer
+from holdfast.web.rendering import Page, Renderer, Section
 from holdfast.web.sessions import Sessions
 from holdfast.web.views import QueuePages
 
+if TYPE_CHECKING:
+    from holdfast.chat.building import ChatApp
+    from holdfast.exports.ports import JobStateRepository
+
 _STATIC = Path(__file__).parent / "static"
+
+
+class ProductPages(Section, Protocol):
+    """The pages of one store, which a product adds to the console."""
+
+    def list_views(self) -> Mapping[str, View]:
+        """Return the views by their addresses. The first is the start."""
+
+    def list_actions(self, renderer: Renderer) -> Mapping[str, tuple[Action, bool]]:
+        """Return the actions by their addresses, and whether each changes anything."""
+
+    def close(self) -> None:
+        """Close the store."""
 
 
 def web_app(
     queues: Sequence[str | QueueManager[Any]],
     *,
-    jobs: str | JobStateRepository | None = None,
-    chat: str | ChatApp | None = None,
+    jobs: "str | JobStateRepository | None" = None,
+    chat: "str | ChatApp | None" = None,
     allow_actions: bool = False,
     show_bodies: bool = True,
     token: str | None = None,
@@ -76,17 +85,13 @@ def web_app(
         console.start()
         yield
         console.close()
-        for pages in (job_pages, chat_pages):
-            if pages is not None:
-                pages.close()
+        for pages in products:
+            pages.close()
 
-    job_pages = None if jobs is None else JobPages(partial(_open_jobs, jobs), clock)
-    chat_pages = None
-    if chat is not None:
-        chat_pages = ConversationPages(partial(_open_chat, chat, clock), console)
-    renderer = Renderer(console, has_jobs=jobs is not None, has_chat=chat is not None)
+    products = _open_pages({"jobs": jobs, "chat": chat}, console)
+    renderer = Renderer(console, products)
     app = Starlette(
-        routes=_make_routes(console, renderer, job_pages, chat_pages),
+        routes=_make_routes(console, renderer, products),
         middleware=[
             Middleware(Guard, sessions=sessions, hosts={*LOOPBACK_HOSTS, *hosts}),
             Middleware(GZipMiddleware, minimum_size=1000),
@@ -101,28 +106,17 @@ def web_app(
     return app
 
 
-def _open_jobs(store: str | JobStateRepository) -> JobStateRepository:
-    """Open a store of jobs that exists. A console never creates one."""
-    if isinstance(store, JobStateRepository):
-        return store
-    remedy = "check the name, or run an export first"
-    return open_jobs(require_store(store, "there is no job store", remedy))
-
-
-def _open_chat(chat: str | ChatApp, clock: Clock) -> ChatApp:
-    """Open an application with a store that exists. A console never creates one."""
-    if isinstance(chat, ChatApp):
-        return chat
-    remedy = "check the name, or start one with `holdfast chat send`"
-    store = require_store(chat, "there is no conversation store", remedy)
-    return build_chat({**os.environ, "HOLDFAST_CHAT_STORE": store}, clock=clock)
+def _open_pages(stores: Mapping[str, Any], console: Console) -> list[ProductPages]:
+    """Return the pages of each store that is given. Raises ConfigError."""
+    products = {product.store: product for product in find_products()}
+    given = {name: store for name, store in stores.items() if store is not None}
+    if missing := given.keys() - products.keys():
+        raise ConfigError(f"this installation of Holdfast has no {', '.join(sorted(missing))}")
+    return [load_part(products[name].pages)(store, console) for name, store in given.items()]
 
 
 def _make_routes(
-    console: Console,
-    renderer: Renderer,
-    jobs: JobPages | None,
-    chat: ConversationPages | None,
+    console: Console, renderer: Renderer, products: Sequence[ProductPages]
 ) -> list[Route | Mount]:
     operations = Operations(console.clock)
     pages, live = QueuePages(console, operations), LivePages(renderer)
@@ -136,18 +130,11 @@ def _make_routes(
         return Route(path, endpoint, methods=["POST"])
 
     more: list[Route] = []
-    if jobs is not None:
-        more += [show("/jobs", jobs.show_jobs), show("/jobs/job", jobs.show_job)]
-    if chat is not None:
-        decisions = Decisions(console, chat, renderer)
+    for product in products:
+        more += [show(path, view) for path, view in product.list_views().items()]
         more += [
-            show("/conversations", chat.show_conversations),
-            show("/conversations/conversation", chat.show_conversation),
-            show("/conversations/parked", chat.show_parked),
-            show("/conversations/batch", chat.show_batch),
-            act("/conversations", decisions.search, changes=False),
-            act("/conversations/conversation", decisions.assign),
-            act("/conversations/batch", decisions.decide),
+            act(path, action, changes=changes)
+            for path, (action, changes) in product.list_actions(renderer).items()
         ]
     has_queues = bool(console.queues) or not more
     home = show("/", pages.show_queues) if has_queues else _redirect("/", more[0].path)

@@ -5,7 +5,7 @@ from urllib.parse import quote, unquote
 
 from starlette.exceptions import HTTPException
 
-from holdfast.core.queue.info import MessageInfo, MessageState
+from holdfast.queue.info import MessageInfo, MessageState
 
 _CHOICE = re.compile(r"([0-9A-Za-z-]{1,64}) ([0-9]{1,9}) ([0-9]{1,9}) ([!-~]+)")
 

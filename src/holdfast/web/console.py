@@ -12,12 +12,12 @@ from typing import Any
 
 from starlette.requests import Request
 
-from holdfast.bootstrap import open_queue
-from holdfast.core.background import BackgroundLoop
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.watch import QueueWatch
-from holdfast.core.text import strip_control_characters
+from holdfast.lease.background import BackgroundLoop
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.watch import QueueWatch
+from holdfast.queues.opening import open_queue
+from holdfast.text import strip_control_characters
 from holdfast.web.guard import SESSION
 from holdfast.web.sessions import Session, Sessions
 

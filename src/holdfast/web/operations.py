@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from threading import Lock, Thread
 
-from holdfast.core.clock import Clock, to_utc
-from holdfast.core.errors import HoldfastError
-from holdfast.core.queue.info import MessageInfo
+from holdfast.errors import HoldfastError
+from holdfast.lease.clock import Clock, to_utc
+from holdfast.queue.info import MessageInfo
 from holdfast.web.console import WatchedQueue
 
 MAX_KEPT = 100

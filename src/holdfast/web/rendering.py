@@ -3,50 +3,28 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
-from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined
+from jinja2 import BytecodeCache, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from jinja2.bccache import Bucket
+from jinja2.runtime import Macro
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from holdfast.conversations.formatting import format_status, mask_address
-from holdfast.conversations.model import redact_id
-from holdfast.conversations.outbox import get_outbox_state
-from holdfast.core.clock import to_utc
-from holdfast.core.text import (
+from holdfast.lease.clock import to_utc
+from holdfast.text import (
     format_bytes,
     format_count,
     format_duration,
     strip_control_characters,
 )
-from holdfast.core.version import read_version
+from holdfast.version import read_version
 from holdfast.web.choices import format_choice
 from holdfast.web.console import Console
 from holdfast.web.guard import SESSION
 
-_MACROS = (
-    "activity_pill",
-    "beat_state",
-    "chat_crumbs",
-    "chat_pill",
-    "chat_table",
-    "chat_text",
-    "crumbs",
-    "completed_chart",
-    "depth_chart",
-    "filter_fields",
-    "form_token_field",
-    "job_bar",
-    "job_pill",
-    "lease_meter",
-    "problem_box",
-    "reply_state",
-    "texts_button",
-    "window_state",
-)
 CHART_WIDTH, CHART_HEIGHT = 240, 40
 
 
@@ -77,6 +55,20 @@ class Page:
     status: int = 200
 
 
+class Section(Protocol):
+    """The pages of a product: how the navigation shows them, and what they are made of."""
+
+    section: str
+    """The first word of their addresses."""
+    title: str
+    package: str
+    """The package with the folder `templates`."""
+    parts: str
+    """The template with their macros."""
+    names: Mapping[str, Any]
+    """What the templates may call."""
+
+
 def wants_stream(request: Request) -> bool:
     """Return whether a browser asks for the changes of a page as server-sent events."""
     return "text/event-stream" in request.headers.get("accept", "")
@@ -90,10 +82,11 @@ def wants_part(request: Request) -> bool:
 class Renderer:
     """Renders pages, and the parts of them that change."""
 
-    def __init__(self, console: Console, *, has_jobs: bool, has_chat: bool) -> None:
+    def __init__(self, console: Console, sections: Sequence[Section] = ()) -> None:
         self._console = console
+        packages = ["holdfast.web", *(section.package for section in sections)]
         self.env = Environment(
-            loader=PackageLoader("holdfast.web"),
+            loader=ChoiceLoader([PackageLoader(package) for package in packages]),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
@@ -120,20 +113,18 @@ class Renderer:
             "chart": make_chart,
             "format_choice": format_choice,
             "format_count": format_count,
-            "format_status": format_status,
-            "get_outbox_state": get_outbox_state,
-            "has_chat": has_chat,
-            "has_jobs": has_jobs,
-            "has_queues": bool(console.queues) or not (has_jobs or has_chat),
-            "mask_address": mask_address,
+            "has_queues": bool(console.queues) or not sections,
             "needs_login": console.sessions.needs_login,
-            "redact_id": redact_id,
+            "sections": sections,
             "show_bodies": console.show_bodies,
             "version": read_version(),
         }
+        for section in sections:
+            self.env.globals |= section.names
         # As globals, because a block that is rendered alone does not import macros.
-        parts = self.env.get_template("parts.html").module
-        self.env.globals |= {name: getattr(parts, name) for name in _MACROS}
+        for parts in ("parts.html", *(section.parts for section in sections)):
+            names = vars(self.env.get_template(parts).module)
+            self.env.globals |= {n: v for n, v in names.items() if isinstance(v, Macro)}
         for name in self.env.list_templates():
             self.env.get_template(name)  # compiled now, so that the first view is fast
 

@@ -7,8 +7,8 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
 from hashlib import sha256
 
-from holdfast.core.clock import Clock
-from holdfast.core.errors import ConfigError
+from holdfast.errors import ConfigError
+from holdfast.lease.clock import Clock
 
 COOKIE = "holdfast_console"
 MAX_AGE_SECONDS = 12 * 3600

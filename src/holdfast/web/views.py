@@ -10,16 +10,16 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from holdfast.core.errors import HoldfastError
-from holdfast.core.queue.dead_view import (
+from holdfast.errors import HoldfastError
+from holdfast.queue.dead_view import (
     DeadFilter,
     DeadPage,
     ReasonKinds,
     group_reasons,
     read_dead_page,
 )
-from holdfast.core.queue.info import MessageInfo, MessagePage, MessageState, QueueWorker
-from holdfast.core.queue.watch import (
+from holdfast.queue.info import MessageInfo, MessagePage, MessageState, QueueWorker
+from holdfast.queue.watch import (
     MINUTES,
     Activity,
     LeaseHealth,

@@ -19,12 +19,12 @@ from functools import partial
 from threading import Event, Thread
 from typing import Any, Generic
 
-from holdfast.core.lease.lease import Lease, LeaseState
-from holdfast.core.process.liveness import LivenessLimits, SignsOfLife
-from holdfast.core.queue.message import M, get_lease
-from holdfast.core.worker.fetcher import Fetcher
-from holdfast.core.worker.handler import Handler, bind_handler
-from holdfast.core.worker.outcome import (
+from holdfast.lease.lease import Lease, LeaseState
+from holdfast.process.liveness import LivenessLimits, SignsOfLife
+from holdfast.queue.message import M, get_lease
+from holdfast.worker.fetcher import Fetcher
+from holdfast.worker.handler import Handler, bind_handler
+from holdfast.worker.outcome import (
     Abandoned,
     GiveBack,
     Outcome,
@@ -33,8 +33,8 @@ from holdfast.core.worker.outcome import (
     retry_logged,
     to_outcome,
 )
-from holdfast.core.worker.runner import call_soon
-from holdfast.core.worker.settle import InFlight
+from holdfast.worker.runner import call_soon
+from holdfast.worker.settle import InFlight
 
 _MAX_TICK_SECONDS = 0.1
 _MAX_SETTLE_THREADS = 8  # hides network latency; a local disk gains nothing from more

@@ -15,15 +15,15 @@ from functools import partial
 from threading import Event, Lock
 from typing import Any
 
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.lease.lease import Lease
-from holdfast.core.process.child_main import ParentLink, PulseSender, Terminated
-from holdfast.core.process.orphan_guard import kill_own_group
-from holdfast.core.queue.message import AnyMessage, MessageCodec, QueueMessage
-from holdfast.core.worker import child_wire
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.handler import BoundHandler, Handler, bind_handler
-from holdfast.core.worker.outcome import Outcome, retry_after_error, to_outcome
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.lease.lease import Lease
+from holdfast.process.child_main import ParentLink, PulseSender, Terminated
+from holdfast.process.orphan_guard import kill_own_group
+from holdfast.queue.message import AnyMessage, MessageCodec, QueueMessage
+from holdfast.worker import child_wire
+from holdfast.worker.context import Context
+from holdfast.worker.handler import BoundHandler, Handler, bind_handler
+from holdfast.worker.outcome import Outcome, retry_after_error, to_outcome
 
 
 def prepare(handler: Handler, link: ParentLink, *, pulse_seconds: float) -> Callable[[], None]:

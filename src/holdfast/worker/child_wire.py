@@ -20,8 +20,7 @@ from math import isfinite
 from struct import Struct
 from typing import Any
 
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.errors import (
+from holdfast.errors import (
     AttemptFailed,
     LeaseLost,
     MalformedMessage,
@@ -29,10 +28,11 @@ from holdfast.core.errors import (
     NotLeased,
     QueueUnavailable,
 )
-from holdfast.core.lease.lease import Lease
-from holdfast.core.process.frames import BrokenFrame
-from holdfast.core.process.wire import parse_json
-from holdfast.core.worker.outcome import (
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.lease.lease import Lease
+from holdfast.process.frames import BrokenFrame
+from holdfast.process.wire import parse_json
+from holdfast.worker.outcome import (
     Done,
     GiveBack,
     Outcome,

@@ -4,9 +4,9 @@ from math import inf
 from threading import Event
 from typing import Any, Protocol
 
-from holdfast.core.clock import Clock
-from holdfast.core.lease.lease import Lease
-from holdfast.core.queue.message import QueueMessage
+from holdfast.lease.clock import Clock
+from holdfast.lease.lease import Lease
+from holdfast.queue.message import QueueMessage
 
 _UNKNOWN = object()  # not loaded yet; None means that no checkpoint was saved
 

@@ -26,14 +26,14 @@ from math import inf
 from threading import Condition, Lock
 from typing import Any
 
-from holdfast.core.background import BackgroundLoop
-from holdfast.core.errors import LeaseLost
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.message import M, get_lease
-from holdfast.core.worker.outcome import Abandoned
-from holdfast.core.worker.pace import Pace
-from holdfast.core.worker.poller import Poller
-from holdfast.core.worker.settle import InFlight
+from holdfast.errors import LeaseLost
+from holdfast.lease.background import BackgroundLoop
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.message import M, get_lease
+from holdfast.worker.outcome import Abandoned
+from holdfast.worker.pace import Pace
+from holdfast.worker.poller import Poller
+from holdfast.worker.settle import InFlight
 
 _PREFETCH_SECONDS = 1.0  # of work that is claimed ahead
 _SHARE_SECONDS = 0.001  # of work that is worth waking another slot for

@@ -12,10 +12,10 @@ from functools import partial
 from types import ModuleType, SimpleNamespace, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from holdfast.core.errors import ConfigError, HandlerNotFound
-from holdfast.core.queue.message import AnyMessage, M, QueueMessage, is_payload_type
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.outcome import Done, GiveBack, Reject, Retry
+from holdfast.errors import ConfigError, HandlerNotFound
+from holdfast.queue.message import AnyMessage, M, QueueMessage, is_payload_type
+from holdfast.worker.context import Context
+from holdfast.worker.outcome import Done, GiveBack, Reject, Retry
 
 Result = Done | Retry | Reject | GiveBack | None
 Handler = Callable[..., Result | Awaitable[Result]]

@@ -14,9 +14,9 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from holdfast.core.errors import AttemptFailed, MessageTooLarge
-from holdfast.core.queue.manager import MAX_SECONDS, encode_result
-from holdfast.core.worker.tracebacks import format_traceback, shorten, skip_own_frames
+from holdfast.errors import AttemptFailed, MessageTooLarge
+from holdfast.queue.manager import MAX_SECONDS, encode_result
+from holdfast.worker.tracebacks import format_traceback, shorten, skip_own_frames
 
 _MAX_REASON = 500
 

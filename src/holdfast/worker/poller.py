@@ -5,12 +5,12 @@ from random import Random
 from threading import Event
 from typing import Generic
 
-from holdfast.core.backoff import Backoff
-from holdfast.core.events import Claimed, PollFailed
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.message import M, get_lease
-from holdfast.core.worker.outcome import GIVE_BACK
-from holdfast.core.worker.settle import InFlight
+from holdfast.events import Claimed, PollFailed
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.message import M, get_lease
+from holdfast.worker.outcome import GIVE_BACK
+from holdfast.worker.settle import InFlight
 
 _ERROR_BACKOFF = Backoff(first_seconds=0.1, factor=2.0, max_seconds=10.0)
 

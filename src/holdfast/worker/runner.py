@@ -12,21 +12,21 @@ from math import inf
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
-from holdfast.core.errors import HandlerNotFound
-from holdfast.core.lease.lease import Lease, LeaseState
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import M, get_lease
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.fetcher import Fetcher
-from holdfast.core.worker.handler import Handler, inspect_handler
-from holdfast.core.worker.outcome import (
+from holdfast.errors import HandlerNotFound
+from holdfast.lease.lease import Lease, LeaseState
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import M, get_lease
+from holdfast.worker.context import Context
+from holdfast.worker.fetcher import Fetcher
+from holdfast.worker.handler import Handler, inspect_handler
+from holdfast.worker.outcome import (
     DONE,
     GIVE_BACK,
     Outcome,
     retry_after_error,
     to_outcome,
 )
-from holdfast.core.worker.settle import InFlight
+from holdfast.worker.settle import InFlight
 
 if TYPE_CHECKING:
     import asyncio

@@ -13,16 +13,14 @@ from random import Random
 from threading import Event, Lock
 from typing import Generic, assert_never
 
-from holdfast.core.backoff import Backoff
-from holdfast.core.clock import Clock
-from holdfast.core.errors import (
+from holdfast.errors import (
     LeaseLost,
     MalformedMessage,
     MessageTooLarge,
     NotLeased,
     QueueUnavailable,
 )
-from holdfast.core.events import (
+from holdfast.events import (
     Completed,
     DeadLettered,
     Events,
@@ -30,12 +28,14 @@ from holdfast.core.events import (
     LeaseAtRisk,
     Retried,
 )
-from holdfast.core.lease.lease import Lease
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import M, get_lease
-from holdfast.core.queue.states import SettleResult as SettleResult
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.outcome import (
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import Clock
+from holdfast.lease.lease import Lease
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import M, get_lease
+from holdfast.queue.states import SettleResult as SettleResult
+from holdfast.worker.context import Context
+from holdfast.worker.outcome import (
     DONE,
     Abandoned,
     Done,

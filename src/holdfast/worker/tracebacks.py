@@ -8,14 +8,13 @@ import re
 import traceback
 from types import TracebackType
 
-from holdfast.core.errors import AttemptFailed
+from holdfast.errors import AttemptFailed
 
 _MAX_CHARACTERS = 16_000
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _LIBRARY = os.path.dirname(os.__file__)
 _OWN_PATHS = (
-    f"{_PACKAGE}/core/",
-    f"{_PACKAGE}/app/",
+    *(f"{_PACKAGE}/{room}/" for room in ("worker", "process", "queue", "lease", "app")),
     f"{_PACKAGE}/django.py",
     f"{_LIBRARY}/asyncio/",
     f"{_LIBRARY}/threading.py",

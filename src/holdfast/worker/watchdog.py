@@ -1,7 +1,8 @@
 """The watchdog runs a handler in a child process and watches three signs of life.
 
     alive        the process exists
-    responding   its interpreter sends a pulse, which it cannot while stuck in C code
+    responding   its interpreter sends a pulse or a request, which it cannot while stuck in
+                 C code
     progressing  its handler beats
 
 The worker holds the lease and the child only works. If a sign is missing, the watchdog
@@ -15,32 +16,32 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import (
+from holdfast.errors import (
     ConfigError,
     HandlerNotFound,
     MalformedMessage,
     MessageTooLarge,
 )
-from holdfast.core.events import ChildKilled
-from holdfast.core.lease.lease import Lease
-from holdfast.core.process.child_process import ChildProcess
-from holdfast.core.process.frames import MAX_FRAME_BYTES, BrokenFrame
-from holdfast.core.process.liveness import (
+from holdfast.events import ChildKilled
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.lease import Lease
+from holdfast.process.child_process import ChildProcess
+from holdfast.process.frames import BrokenFrame
+from holdfast.process.liveness import (
     START_TIMEOUT_SECONDS,
     LivenessLimits,
     SignsOfLife,
 )
-from holdfast.core.process.wire import BROKEN, PULSE, READY, Program, unpack_broken
-from holdfast.core.queue.message import M, MessageCodec, QueueMessage
-from holdfast.core.worker import child_wire
-from holdfast.core.worker.handler import get_handler_name
-from holdfast.core.worker.outcome import Abandoned, GiveBack, Outcome, Reject, retry_logged
-from holdfast.core.worker.runner import Executor
-from holdfast.core.worker.settle import InFlight
-from holdfast.core.worker.tracebacks import strip_own_frames
+from holdfast.process.wire import BROKEN, PULSE, READY, Program, unpack_broken
+from holdfast.queue.message import M, MessageCodec, QueueMessage
+from holdfast.worker import child_wire
+from holdfast.worker.handler import get_handler_name
+from holdfast.worker.outcome import Abandoned, GiveBack, Outcome, Reject, retry_logged
+from holdfast.worker.runner import Executor
+from holdfast.worker.settle import InFlight
+from holdfast.worker.tracebacks import strip_own_frames
 
-_PROGRAM = "holdfast.core.worker.child_main"
+_PROGRAM = "holdfast.worker.child_main"
 _MAX_FRAMES_AT_ONCE = 100  # of a child that never stops asking, before its signs are checked
 _OUTSIDE_SIGNALS = ("SIGTERM", "SIGINT")
 
@@ -90,8 +91,12 @@ class HandlerProcess(ChildProcess):
         return frame
 
     def respond(self, frame: bytes) -> None:
-        """Send a response. Raises BrokenFrame if the child does not read its responses."""
-        if self.unsent_bytes > MAX_FRAME_BYTES:
+        """Send a response. Raises BrokenFrame if the child does not read its responses.
+
+        A child makes one request at a time, so it has read all earlier responses. Unsent
+        bytes show that it has not, after no more requests than fill its pipe.
+        """
+        if self.unsent_bytes:
             raise BrokenFrame("it sends requests without reading the responses")
         self.send(self._number, frame)
 
@@ -238,6 +243,7 @@ class Watchdog(Executor[M]):
         for _ in range(_MAX_FRAMES_AT_ONCE):
             if (frame := watch.child.read_frame()) is None:
                 break
+            watch.signs.last_pulse_at = self._clock.monotonic()  # every frame shows life
             match frame[:1]:
                 case child_wire.OUTCOME:
                     return child_wire.unpack_outcome(frame)
@@ -248,8 +254,8 @@ class Watchdog(Executor[M]):
         return None
 
     def _note_pulse(self, watch: Watch[M], moved: bytes) -> None:
-        now = watch.signs.last_pulse_at = self._clock.monotonic()
         if moved:
+            now = watch.signs.last_pulse_at
             watch.lease.beat(now, child_wire.unpack_moved(moved))
             watch.signs.last_beat_at = now
 

@@ -14,9 +14,8 @@ from queue import Empty, SimpleQueue
 from threading import Event, Lock
 from typing import Generic, Literal
 
-from holdfast.core.clock import Clock
-from holdfast.core.errors import ConfigError
-from holdfast.core.events import (
+from holdfast.errors import ConfigError
+from holdfast.events import (
     Events,
     OnError,
     WorkerStarted,
@@ -24,22 +23,23 @@ from holdfast.core.events import (
     WorkerStopping,
     add_error_callback,
 )
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.process.liveness import LivenessLimits
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import M
-from holdfast.core.worker.async_runner import AsyncRunner
-from holdfast.core.worker.fetcher import Fetcher
-from holdfast.core.worker.handler import (
+from holdfast.lease.clock import Clock
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.process.liveness import LivenessLimits
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import M
+from holdfast.worker.async_runner import AsyncRunner
+from holdfast.worker.fetcher import Fetcher
+from holdfast.worker.handler import (
     Handler,
     MessageHandler,
     check_message_type,
     get_handler_name,
     inspect_handler,
 )
-from holdfast.core.worker.runner import DirectExecutor, ProcessRunner, Runner, ThreadRunner
-from holdfast.core.worker.settle import InFlight, WorkerReport
-from holdfast.core.worker.watchdog import Watchdog, pickle_handler
+from holdfast.worker.runner import DirectExecutor, ProcessRunner, Runner, ThreadRunner
+from holdfast.worker.settle import InFlight, WorkerReport
+from holdfast.worker.watchdog import Watchdog, pickle_handler
 
 __all__ = ["Isolation", "Prefetch", "Worker", "WorkerReport"]
 

@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.conversations.errors import LockLost, ParkedNotFound
-from holdfast.conversations.model import Conversation, LockAcquired, LockHeld, Status
-from holdfast.conversations.ports import ConversationStore
-from holdfast.testing import ManualClock
-from holdfast.testing.contracts.conversations.support import (
+from contracts.conversations.support import (
     KEY,
     LATER,
     NOW,
@@ -26,6 +22,10 @@ from holdfast.testing.contracts.conversations.support import (
     make_window,
     stage_messages,
 )
+from holdfast.chat.errors import LockLost, ParkedNotFound
+from holdfast.chat.model import Conversation, LockAcquired, LockHeld, Status
+from holdfast.chat.ports import ConversationStore
+from holdfast.testing import ManualClock
 
 THREADS = 8
 

@@ -7,21 +7,21 @@ from typing import ClassVar
 
 import pytest
 
-from holdfast.conversations.ports import ConversationStore
-from holdfast.testing import ManualClock
-from holdfast.testing.contracts.conversations.concurrency import ConversationConcurrencyPromises
-from holdfast.testing.contracts.conversations.finishing import FinishPromises, OutboxPromises
-from holdfast.testing.contracts.conversations.locking import LockPromises
-from holdfast.testing.contracts.conversations.machine import run_machine
-from holdfast.testing.contracts.conversations.operators import (
+from contracts.conversations.concurrency import ConversationConcurrencyPromises
+from contracts.conversations.finishing import FinishPromises, OutboxPromises
+from contracts.conversations.locking import LockPromises
+from contracts.conversations.machine import run_machine
+from contracts.conversations.operators import (
     ConversationListingPromises,
     HistoryPromises,
     OperatorPromises,
 )
-from holdfast.testing.contracts.conversations.parking import ParkingPromises
-from holdfast.testing.contracts.conversations.staging import CreationPromises, StagingPromises
-from holdfast.testing.contracts.conversations.support import OpenStore
-from holdfast.testing.contracts.conversations.windows import WindowPromises
+from contracts.conversations.parking import ParkingPromises
+from contracts.conversations.staging import CreationPromises, StagingPromises
+from contracts.conversations.support import OpenStore
+from contracts.conversations.windows import WindowPromises
+from holdfast.chat.ports import ConversationStore
+from holdfast.testing import ManualClock
 
 
 class SequentialConversationPromises(

@@ -4,17 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.conversations.errors import LockLost
-from holdfast.conversations.model import Channel, Status
-from holdfast.conversations.outbox import (
-    Outbox,
-    SendingReply,
-    SentReply,
-    WriterAnswer,
-    WritingReply,
-)
-from holdfast.conversations.ports import ConversationStore
-from holdfast.testing.contracts.conversations.support import (
+from contracts.conversations.support import (
     KEY,
     LATER,
     NOW,
@@ -32,6 +22,16 @@ from holdfast.testing.contracts.conversations.support import (
     read_everything,
     stage_messages,
 )
+from holdfast.chat.errors import LockLost
+from holdfast.chat.model import Channel, Status
+from holdfast.chat.outbox import (
+    Outbox,
+    SendingReply,
+    SentReply,
+    WriterAnswer,
+    WritingReply,
+)
+from holdfast.chat.ports import ConversationStore
 
 
 class OutboxPromises:
@@ -85,7 +85,6 @@ class FinishPromises:
         "R002-072",
         "R002-073",
         "R002-074",
-        "R002-077",
         "R002-078",
         "R002-081",
     )

@@ -5,17 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.conversations.errors import LockLost
-from holdfast.conversations.model import (
-    ConversationNotFound,
-    LockAcquired,
-    LockGrant,
-    LockHeld,
-    Status,
-)
-from holdfast.conversations.outbox import PreparedReply, WritingReply
-from holdfast.conversations.ports import ConversationStore
-from holdfast.testing.contracts.conversations.support import (
+from contracts.conversations.support import (
     ANSWER,
     CONFIGS,
     KEY,
@@ -34,6 +24,16 @@ from holdfast.testing.contracts.conversations.support import (
     stage_messages,
     take_over_lock,
 )
+from holdfast.chat.errors import LockLost
+from holdfast.chat.model import (
+    ConversationNotFound,
+    LockAcquired,
+    LockGrant,
+    LockHeld,
+    Status,
+)
+from holdfast.chat.outbox import PreparedReply, WritingReply
+from holdfast.chat.ports import ConversationStore
 
 Write = Callable[[ConversationStore, LockGrant], Any]
 
@@ -85,7 +85,7 @@ class LockPromises:
         create_conversation(store, status=Status.WITH_PERSON)
         assert acquire_lock(store).conversation.previous_status == Status.WITH_PERSON
 
-    @pytest.mark.requirement("R002-021")
+    @pytest.mark.requirement("R002-019", "R002-021")
     def test_a_lock_that_is_held_is_refused_and_stays(self, store: ConversationStore) -> None:
         create_conversation(store)
         acquire_grant(store, trigger_id="t1")
@@ -212,7 +212,7 @@ class LockPromises:
 
     # -- stale holders
 
-    @pytest.mark.requirement("R002-075", "R002-086", "R002-096")
+    @pytest.mark.requirement("R002-075", "R002-077", "R002-086", "R002-096")
     @pytest.mark.parametrize("write", WRITES)
     def test_a_stale_holder_changes_nothing(self, store: ConversationStore, write: str) -> None:
         """(MS-07, MS-08)"""
@@ -240,7 +240,7 @@ class LockPromises:
             WRITES[write](store, grant)
         assert read_everything(store) == before
 
-    @pytest.mark.requirement("R002-075")
+    @pytest.mark.requirement("R002-075", "R002-096")
     @pytest.mark.parametrize("write", WRITES)
     @pytest.mark.parametrize("other", ["owner", "fence", "conversation"])
     def test_owner_and_fence_must_both_be_right(

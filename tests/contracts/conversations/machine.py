@@ -18,7 +18,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from holdfast.conversations.model import (
+from contracts.conversations.model import ConversationModel
+from contracts.conversations.support import (
+    LATER,
+    NOW,
+    OUTBOXES,
+    OpenStore,
+    make_fragment,
+    make_turn,
+    make_unreadable,
+)
+from holdfast.chat.model import (
     Conversation,
     ConversationKey,
     LockAcquired,
@@ -30,19 +40,10 @@ from holdfast.conversations.model import (
     Window,
     make_parked_id,
 )
-from holdfast.conversations.outbox import Outbox
-from holdfast.conversations.ports import ConversationStore
-from holdfast.core.errors import HoldfastError
-from holdfast.testing import ManualClock, MemoryConversations
-from holdfast.testing.contracts.conversations.support import (
-    LATER,
-    NOW,
-    OUTBOXES,
-    OpenStore,
-    make_fragment,
-    make_turn,
-    make_unreadable,
-)
+from holdfast.chat.outbox import Outbox
+from holdfast.chat.ports import ConversationStore
+from holdfast.errors import HoldfastError
+from holdfast.testing import ManualClock
 
 SLOTS = st.integers(0, 1)  # two conversations
 OPENINGS = st.integers(0, 1)  # the store is opened twice
@@ -62,7 +63,7 @@ class ConversationMachine(RuleBasedStateMachine):
         super().__init__()
         self.clock = clock
         self.stores = [open_store(clock) for _ in range(2)]
-        self.model = MemoryConversations(clock=clock)
+        self.model = ConversationModel(clock)
         number = next(_numbers)  # all examples may share one store
         self.prefix = f"{number}-"
         self.keys = [ConversationKey(f"+49157{number:05}", f"{number}-{n}") for n in range(2)]

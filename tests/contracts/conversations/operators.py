@@ -4,16 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.conversations.model import (
-    MAX_RECENT_CHARACTERS,
-    MAX_RECENT_MESSAGES,
-    ConversationKey,
-    LockGrant,
-    LockHeld,
-    Status,
-)
-from holdfast.conversations.ports import ConversationStore
-from holdfast.testing.contracts.conversations.support import (
+from contracts.conversations.support import (
     CONFIGS,
     KEY,
     LATER,
@@ -29,6 +20,15 @@ from holdfast.testing.contracts.conversations.support import (
     read_everything,
     stage_messages,
 )
+from holdfast.chat.model import (
+    MAX_RECENT_CHARACTERS,
+    MAX_RECENT_MESSAGES,
+    ConversationKey,
+    LockGrant,
+    LockHeld,
+    Status,
+)
+from holdfast.chat.ports import ConversationStore
 
 
 class HistoryPromises:

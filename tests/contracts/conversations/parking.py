@@ -4,11 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.conversations.errors import LockLost, ParkedNotFound
-from holdfast.conversations.model import Fragment, ParkedBatch, Status, UnreadableFragment
-from holdfast.conversations.outbox import Outbox, PreparedReply, WriterAnswer, WritingReply
-from holdfast.conversations.ports import ConversationStore
-from holdfast.testing.contracts.conversations.support import (
+from contracts.conversations.support import (
     KEY,
     LATER,
     NOW,
@@ -29,6 +25,10 @@ from holdfast.testing.contracts.conversations.support import (
     stage_messages,
     take_over_lock,
 )
+from holdfast.chat.errors import LockLost, ParkedNotFound
+from holdfast.chat.model import Fragment, ParkedBatch, Status, UnreadableFragment
+from holdfast.chat.outbox import Outbox, PreparedReply, WriterAnswer, WritingReply
+from holdfast.chat.ports import ConversationStore
 
 
 def unpark(

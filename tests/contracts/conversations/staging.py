@@ -4,11 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.conversations.model import Conversation, ConversationKey, Fragment
-from holdfast.conversations.outbox import WritingReply
-from holdfast.conversations.ports import ConversationStore
-from holdfast.testing import ManualClock
-from holdfast.testing.contracts.conversations.support import (
+from contracts.conversations.support import (
     CONFIGS,
     KEY,
     LATER,
@@ -26,6 +22,10 @@ from holdfast.testing.contracts.conversations.support import (
     sort_sids,
     stage_messages,
 )
+from holdfast.chat.model import Conversation, ConversationKey, Fragment
+from holdfast.chat.outbox import WritingReply
+from holdfast.chat.ports import ConversationStore
+from holdfast.testing import ManualClock
 
 
 class CreationPromises:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from holdfast.conversations.model import (
+from holdfast.chat.model import (
     Conversation,
     ConversationKey,
     Fragment,
@@ -18,15 +18,16 @@ from holdfast.conversations.model import (
     Window,
     make_parked_id,
 )
-from holdfast.conversations.outbox import (
+from holdfast.chat.outbox import (
     PreparedReply,
     SendingReply,
     SentPart,
     SentReply,
+    UnclearReply,
     WriterAnswer,
     WritingReply,
 )
-from holdfast.conversations.ports import ConversationStore
+from holdfast.chat.ports import ConversationStore
 from holdfast.testing import ManualClock
 
 OpenStore = Callable[[ManualClock], ConversationStore]
@@ -165,6 +166,7 @@ OUTBOXES = [
     PreparedReply(("m1", "m2"), ANSWER),
     SendingReply(("m1", "m2"), ANSWER, (), NOW + 0.25),
     SendingReply(("m1", "m2"), ANSWER, PARTS[:1], NOW + 0.5),
+    UnclearReply(("m1", "m2"), ANSWER, PARTS[:1], NOW + 0.75, 2),
     SentReply(("m1", "m2"), ANSWER, PARTS),
 ]
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.conversations.model import Window
-from holdfast.conversations.ports import ConversationStore
-from holdfast.testing.contracts.conversations.support import KEY, NOW, OTHER, make_window
+from contracts.conversations.support import KEY, NOW, OTHER, make_window
+from holdfast.chat.model import Window
+from holdfast.chat.ports import ConversationStore
 
 LONG_AGO = NOW - 1_000.0
 

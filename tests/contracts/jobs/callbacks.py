@@ -2,11 +2,7 @@
 
 import pytest
 
-from holdfast.jobs.errors import IllegalTransition
-from holdfast.jobs.model import CallbackState, JobError, JobStatus
-from holdfast.jobs.ports import JobStateRepository
-from holdfast.testing import ManualClock
-from holdfast.testing.contracts.jobs.support import (
+from contracts.jobs.support import (
     GIVEN_UP,
     TOKEN,
     OpenRepository,
@@ -15,6 +11,10 @@ from holdfast.testing.contracts.jobs.support import (
     read_job,
     start_sealed_job,
 )
+from holdfast.exports.errors import IllegalTransition
+from holdfast.exports.model import CallbackState, JobError, JobStatus
+from holdfast.exports.ports import JobStateRepository
+from holdfast.testing import ManualClock
 
 AGAIN = 30.0
 

@@ -7,11 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.jobs.errors import AlreadySealed, JobClosed, JobExists
-from holdfast.jobs.model import JobStatus
-from holdfast.jobs.ports import JobStateRepository
-from holdfast.testing import ManualClock
-from holdfast.testing.contracts.jobs.support import (
+from contracts.jobs.support import (
     GIVEN_UP,
     OpenRepository,
     assert_counters_match_rows,
@@ -25,6 +21,10 @@ from holdfast.testing.contracts.jobs.support import (
     start_job,
     start_sealed_job,
 )
+from holdfast.exports.errors import AlreadySealed, JobClosed, JobExists
+from holdfast.exports.model import JobStatus
+from holdfast.exports.ports import JobStateRepository
+from holdfast.testing import ManualClock
 
 THREADS = 8
 

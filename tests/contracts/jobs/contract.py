@@ -7,20 +7,20 @@ from typing import ClassVar
 
 import pytest
 
-from holdfast.jobs.ports import JobStateRepository
+from contracts.jobs.callbacks import CallbackPromises
+from contracts.jobs.concurrency import JobConcurrencyPromises
+from contracts.jobs.counting import CountingPromises
+from contracts.jobs.listing import ListingPromises
+from contracts.jobs.lookup import LookupPromises
+from contracts.jobs.machine import run_machine
+from contracts.jobs.outcomes import OutcomePromises
+from contracts.jobs.saving import SavePromises
+from contracts.jobs.sealing import SealPromises
+from contracts.jobs.support import OpenRepository
+from contracts.jobs.tokens import TokenPromises
+from contracts.jobs.transitions import StatusMovePromises, TransitionPromises
+from holdfast.exports.ports import JobStateRepository
 from holdfast.testing import ManualClock
-from holdfast.testing.contracts.jobs.callbacks import CallbackPromises
-from holdfast.testing.contracts.jobs.concurrency import JobConcurrencyPromises
-from holdfast.testing.contracts.jobs.counting import CountingPromises
-from holdfast.testing.contracts.jobs.listing import ListingPromises
-from holdfast.testing.contracts.jobs.lookup import LookupPromises
-from holdfast.testing.contracts.jobs.machine import run_machine
-from holdfast.testing.contracts.jobs.outcomes import OutcomePromises
-from holdfast.testing.contracts.jobs.saving import SavePromises
-from holdfast.testing.contracts.jobs.sealing import SealPromises
-from holdfast.testing.contracts.jobs.support import OpenRepository
-from holdfast.testing.contracts.jobs.tokens import TokenPromises
-from holdfast.testing.contracts.jobs.transitions import StatusMovePromises, TransitionPromises
 
 
 class SequentialJobPromises(

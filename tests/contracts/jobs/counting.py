@@ -4,11 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.jobs.errors import JobClosed
-from holdfast.jobs.model import CallbackState, JobStatus, TaskResult, TaskStatus
-from holdfast.jobs.ports import JobStateRepository
-from holdfast.testing import ManualClock
-from holdfast.testing.contracts.jobs.support import (
+from contracts.jobs.support import (
     BROKEN,
     GIVEN_UP,
     MANY,
@@ -24,6 +20,10 @@ from holdfast.testing.contracts.jobs.support import (
     start_job,
     start_sealed_job,
 )
+from holdfast.exports.errors import JobClosed
+from holdfast.exports.model import CallbackState, JobStatus, TaskResult, TaskStatus
+from holdfast.exports.ports import JobStateRepository
+from holdfast.testing import ManualClock
 
 
 class CountingPromises:

@@ -4,11 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.jobs.errors import AlreadySealed, JobClosed
-from holdfast.jobs.model import ExportTask, JobStatus, TaskStatus
-from holdfast.jobs.ports import JobStateRepository
-from holdfast.testing import ManualClock
-from holdfast.testing.contracts.jobs.support import (
+from contracts.jobs.support import (
     GIVEN_UP,
     MANY,
     assert_counters_match_rows,
@@ -21,6 +17,10 @@ from holdfast.testing.contracts.jobs.support import (
     start_job,
     start_sealed_job,
 )
+from holdfast.exports.errors import AlreadySealed, JobClosed
+from holdfast.exports.model import ExportTask, JobStatus, TaskStatus
+from holdfast.exports.ports import JobStateRepository
+from holdfast.testing import ManualClock
 
 
 class ListingPromises:

@@ -2,16 +2,16 @@
 
 import pytest
 
-from holdfast.jobs.model import JobStatus
-from holdfast.jobs.ports import JobStateRepository
-from holdfast.testing import ManualClock
-from holdfast.testing.contracts.jobs.support import (
+from contracts.jobs.support import (
     GIVEN_UP,
     TOKEN,
     decide_job,
     new_job,
     start_job,
 )
+from holdfast.exports.model import JobStatus
+from holdfast.exports.ports import JobStateRepository
+from holdfast.testing import ManualClock
 
 JOBS = 40
 LARGE = "x" * 40_000

@@ -19,8 +19,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from holdfast.core.errors import HoldfastError
-from holdfast.jobs.model import (
+from contracts.jobs.model import JobModel
+from contracts.jobs.support import (
+    CLOSED,
+    GIVEN_UP,
+    OpenRepository,
+    assert_counters_match_rows,
+    make_tasks,
+)
+from holdfast.errors import HoldfastError
+from holdfast.exports.model import (
     Callback,
     CallbackState,
     ExportJob,
@@ -31,24 +39,18 @@ from holdfast.jobs.model import (
     TaskStatus,
     TaskToken,
 )
-from holdfast.jobs.ports import JobStateRepository
+from holdfast.exports.ports import JobStateRepository
 from holdfast.testing import ManualClock
-from holdfast.testing.contracts.jobs.support import (
-    GIVEN_UP,
-    OpenRepository,
-    assert_counters_match_rows,
-    make_tasks,
-)
-from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
 
 STEPS = 30
 TASKS = 4  # of a job
 KEEP = 1_000_000.0
 SLOTS = st.integers(0, 1)  # two jobs
 OPENINGS = st.integers(0, 1)  # two openings of the store
-TOKENS = st.sampled_from([TaskToken("token one"), TaskToken("token two")])
+TOKENS = st.sampled_from([TaskToken(f"token {name}") for name in ("one", "two", "three")])
 ERRORS = st.sampled_from([None, GIVEN_UP])
 SECONDS = st.sampled_from([0.25, 1.0, 30.0])
+GENERATIONS = st.none() | st.integers(0, 2)
 TASK = st.integers(0, TASKS)  # the last one is unknown, unless all were added
 BATCH = st.lists(st.tuples(TASK, st.booleans()), max_size=6)
 
@@ -62,7 +64,7 @@ class JobMachine(RuleBasedStateMachine):
         super().__init__()
         self.clock = clock
         self.stores = [open_repository(clock, keep_seconds=KEEP) for _ in range(2)]
-        self.model = MemoryJobs(JobMemory(), clock, keep_seconds=KEEP)
+        self.model = JobModel(clock, keep_seconds=KEEP)
         number = next(_numbers)  # all examples may share one store
         self.ids = [f"{number}-first", f"{number}-second"]
 
@@ -179,20 +181,43 @@ class JobMachine(RuleBasedStateMachine):
             lambda jobs: jobs.begin_callback(self.ids[slot], again_after_seconds=seconds),
         )
 
-    @rule(slot=SLOTS, opening=OPENINGS, in_doubt=st.booleans())
-    def end_callback(self, slot: int, opening: int, in_doubt: bool) -> None:
+    @rule(slot=SLOTS, opening=OPENINGS, in_doubt=st.booleans(), generation=GENERATIONS)
+    def end_callback(
+        self, slot: int, opening: int, in_doubt: bool, generation: int | None
+    ) -> None:
         """Call `end_callback`."""
         self._compare(
-            opening, lambda jobs: jobs.end_callback(self.ids[slot], in_doubt=in_doubt)
+            opening,
+            lambda jobs: jobs.end_callback(
+                self.ids[slot], in_doubt=in_doubt, generation=generation
+            ),
         )
 
-    @rule(slot=SLOTS, opening=OPENINGS)
-    def settle(self, slot: int, opening: int) -> None:
-        """Call `settle` with the decided outcome."""
+    @rule(slot=SLOTS, opening=OPENINGS, closed=st.booleans(), generation=GENERATIONS)
+    def settle(self, slot: int, opening: int, closed: bool, generation: int | None) -> None:
+        """Call `settle` with the decided outcome, or because the token was closed."""
         job = self.model.find_by_id(self.ids[slot])
         callback = job.callback if job else Callback()
+        status, error = callback.status, callback.error
+        if closed:
+            status, error = JobStatus.FAILED, CLOSED
         self._compare(
-            opening, lambda jobs: jobs.settle(self.ids[slot], callback.status, callback.error)
+            opening,
+            lambda jobs: jobs.settle(self.ids[slot], status, error, generation=generation),
+        )
+
+    @rule(slot=SLOTS, opening=OPENINGS, token=TOKENS)
+    def note_closed(self, slot: int, opening: int, token: TaskToken) -> None:
+        """Call `note_token_closed`."""
+        self._compare(
+            opening, lambda jobs: jobs.note_token_closed(self.ids[slot], token, CLOSED)
+        )
+
+    @rule(slot=SLOTS, opening=OPENINGS, seconds=SECONDS)
+    def give_up_closed(self, slot: int, opening: int, seconds: float) -> None:
+        """Call `give_up_closed`."""
+        self._compare(
+            opening, lambda jobs: jobs.give_up_closed(self.ids[slot], grace_seconds=seconds)
         )
 
     @rule(slot=SLOTS, opening=OPENINGS, token=TOKENS)

@@ -2,10 +2,7 @@
 
 import pytest
 
-from holdfast.jobs.model import CallbackState, JobError, JobStatus
-from holdfast.jobs.ports import JobStateRepository
-from holdfast.testing import ManualClock
-from holdfast.testing.contracts.jobs.support import (
+from contracts.jobs.support import (
     GIVEN_UP,
     TOKEN,
     decide_job,
@@ -17,6 +14,9 @@ from holdfast.testing.contracts.jobs.support import (
     start_job,
     start_sealed_job,
 )
+from holdfast.exports.model import CallbackState, JobError, JobStatus
+from holdfast.exports.ports import JobStateRepository
+from holdfast.testing import ManualClock
 
 
 class OutcomePromises:

@@ -5,11 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.jobs.errors import JobExists, JobNotFound
-from holdfast.jobs.model import JobState, JobStatus, TaskToken
-from holdfast.jobs.ports import JobStateRepository
-from holdfast.testing import ManualClock
-from holdfast.testing.contracts.jobs.support import (
+from contracts.jobs.support import (
+    CLOSED,
     GIVEN_UP,
     TOKEN,
     OpenRepository,
@@ -21,6 +18,10 @@ from holdfast.testing.contracts.jobs.support import (
     read_rows,
     start_job,
 )
+from holdfast.exports.errors import JobExists, JobNotFound
+from holdfast.exports.model import JobState, JobStatus, TaskToken
+from holdfast.exports.ports import JobStateRepository
+from holdfast.testing import ManualClock
 
 UNKNOWN = "unknown"
 METADATA = {
@@ -69,6 +70,8 @@ WRITES: dict[str, Callable[[JobStateRepository], object]] = {
     "begin_callback": lambda r: r.begin_callback(UNKNOWN, again_after_seconds=0.0),
     "end_callback": lambda r: r.end_callback(UNKNOWN, in_doubt=True),
     "settle": lambda r: r.settle(UNKNOWN, JobStatus.FAILED, GIVEN_UP),
+    "note_token_closed": lambda r: r.note_token_closed(UNKNOWN, TOKEN, CLOSED),
+    "give_up_closed": lambda r: r.give_up_closed(UNKNOWN, grace_seconds=0.0),
     "attach_token": lambda r: r.attach_token(UNKNOWN, TOKEN),
 }
 

@@ -2,11 +2,7 @@
 
 import pytest
 
-from holdfast.jobs.errors import AlreadySealed, JobClosed
-from holdfast.jobs.model import JobStatus
-from holdfast.jobs.ports import JobStateRepository
-from holdfast.testing import ManualClock
-from holdfast.testing.contracts.jobs.support import (
+from contracts.jobs.support import (
     GIVEN_UP,
     assert_counters_match_rows,
     make_success,
@@ -15,6 +11,10 @@ from holdfast.testing.contracts.jobs.support import (
     start_job,
     start_sealed_job,
 )
+from holdfast.exports.errors import AlreadySealed, JobClosed
+from holdfast.exports.model import JobStatus
+from holdfast.exports.ports import JobStateRepository
+from holdfast.testing import ManualClock
 
 
 class SealPromises:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from holdfast.jobs.model import (
+from holdfast.exports.model import (
     ExportJob,
     ExportTask,
     JobError,
@@ -12,12 +12,13 @@ from holdfast.jobs.model import (
     TaskStatus,
     TaskToken,
 )
-from holdfast.jobs.ports import JobStateRepository
+from holdfast.exports.ports import JobStateRepository
 from holdfast.testing import ManualClock
 
 TOKEN = TaskToken("the-token-of-the-execution")
 OTHER_TOKEN = TaskToken("the-token-of-a-later-execution")
 GIVEN_UP = JobError("JobStalled", "no task was finished for too long")
+CLOSED = JobError("TaskTimedOut", "Step Functions does not wait for this job any more")
 BROKEN = JobError("DownloadFailed", "the server answered 404")
 MANY = 250
 """More rows than two DynamoDB transactions take (100 each)."""

@@ -6,11 +6,7 @@ from itertools import product
 
 import pytest
 
-from holdfast.jobs.errors import IllegalTransition
-from holdfast.jobs.model import CallbackState, JobError, JobState, JobStatus
-from holdfast.jobs.ports import JobStateRepository
-from holdfast.testing import ManualClock
-from holdfast.testing.contracts.jobs.support import (
+from contracts.jobs.support import (
     BROKEN,
     GIVEN_UP,
     TOKEN,
@@ -24,6 +20,10 @@ from holdfast.testing.contracts.jobs.support import (
     start_job,
     start_sealed_job,
 )
+from holdfast.exports.errors import IllegalTransition
+from holdfast.exports.model import CallbackState, JobError, JobState, JobStatus
+from holdfast.exports.ports import JobStateRepository
+from holdfast.testing import ManualClock
 
 Move = Callable[[JobStateRepository, JobStatus], None]
 

@@ -12,8 +12,8 @@ from support.sqs.server import Server, Sqs
 
 _CLIENTS = """
 import json, sys
-from holdfast.adapters.aws import clients
-from holdfast.core.errors import HoldfastError
+from holdfast.aws import clients
+from holdfast.errors import HoldfastError
 
 results = {}
 for service in ("sqs", "dynamodb", "stepfunctions", "s3", "secretsmanager", "lambda"):
@@ -148,7 +148,7 @@ def test_without_a_configured_endpoint_a_queues_url_is_called_where_it_points(sq
 
 _HEARTBEAT = """
 import json, sys
-from holdfast.adapters.aws.heartbeat import visibility_timeout_of
+from holdfast.aws.heartbeat import visibility_timeout_of
 
 print(json.dumps(visibility_timeout_of(sys.argv[1])))
 """

@@ -66,7 +66,7 @@ def test_a_client_that_cannot_be_made_is_a_clear_error() -> None:
     """One line names the problem, not botocore's error."""
     refused = run_alone(
         """
-        from holdfast.core.errors import ConfigError
+        from holdfast.errors import ConfigError
         from holdfast.utils.sqs_heartbeat import SQSHeartbeat
         try:
             SQSHeartbeat("orders", "h", 6)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.errors import LeaseLost
+from holdfast.errors import LeaseLost
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat, stop_all
 from support.sqs.heartbeats import URL
 from support.waiting import TEST_TIMEOUT_SECONDS, wait_until

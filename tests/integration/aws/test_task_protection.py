@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from holdfast import QueueMessage, Worker
-from holdfast.adapters.aws.task_protection import TaskProtection
-from holdfast.bootstrap.telemetry import protect_task
-from holdfast.core.errors import ConfigError
-from holdfast.core.events import Claimed, Completed, Events, LeaseRenewed, MessageLeaseLost
+from holdfast.aws.task_protection import TaskProtection
+from holdfast.cli.foreground import ServiceOptions
+from holdfast.errors import ConfigError
+from holdfast.events import Claimed, Completed, Events, LeaseRenewed, MessageLeaseLost
 from holdfast.testing import ManualClock, MemoryQueue
 from support.cli.commands import eventually
 from support.cli.work_folder import WorkFolder, wait_for_end
@@ -193,16 +193,18 @@ def test_a_handler_runs_protected_and_the_end_of_the_process_clears_it(agent: Ec
     def handle(message: Work) -> None:
         wait_until(lambda: agent.is_protected)
 
-    with protect_task(events, {"ECS_AGENT_URI": agent.uri}):
+    with TaskProtection(agent.uri) as protection:
+        events.subscribe(protection)
         report = Worker(queue, handle, events=events).run(until_empty=True)
         assert agent.is_protected
     assert report.completed == 1
     assert agent.requests == [PROTECT, CLEAR]
 
 
-def test_outside_ecs_nothing_is_subscribed() -> None:
+def test_outside_ecs_nothing_is_subscribed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ECS_AGENT_URI", raising=False)
     events = Events()
-    with protect_task(events, {}):
+    with ServiceOptions().attach_subscribers(events):
         assert not events.has_subscribers
 
 

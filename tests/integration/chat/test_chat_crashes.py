@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from chaos.test_chaos import SECONDS
-from support.conversations.crashes.signalled_process import (
+from support.chat.crashes.signalled_process import (
     copy_place,
     list_missing,
     make_place,
@@ -28,8 +28,8 @@ from support.conversations.crashes.signalled_process import (
     stage_three,
     work,
 )
-from support.conversations.crashes.trial import Trial
-from support.conversations.crashes.worker_process import AWAY_SECONDS, Place, Scene
+from support.chat.crashes.trial import Trial
+from support.chat.crashes.worker_process import AWAY_SECONDS, Place, Scene
 
 PREPARED, SENDING = "store.note(PreparedReply)", "store.note(SendingReply)"
 
@@ -43,6 +43,12 @@ SCENES = {
     "replies in a folder": Scene("outbox", since=PREPARED),
     "three equal parts": Scene(pages=3, since=PREPARED),
     "three parts of a sender that cannot be queried": Scene("blind", pages=3, since=PREPARED),
+    "the sender's answer is lost": Scene(
+        unclear="sent", since=SENDING, shows=("store.note(UnclearReply)", "sender.find")
+    ),
+    "the sender fails without an answer": Scene(
+        unclear="not sent", since=SENDING, shows=("store.note(UnclearReply)", "sender.find")
+    ),
     "the sender is unavailable at first": Scene(
         refusals=1, since=PREPARED, shows=("store.release", "queue.nack")
     ),
@@ -62,6 +68,7 @@ SCENES = {
 STALE_HOLDER_SCENES = [
     "the sender can be queried",
     "the sender cannot be queried",
+    "the sender fails without an answer",
     "a message arrives before the window is closed",
 ]
 IN_EVERY_TURN = {

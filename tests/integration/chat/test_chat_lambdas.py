@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.conversations.messages import Trigger
-from holdfast.core.errors import HoldfastError
-from holdfast.lambdas.chat import ChatRuntime, source_settings
-from holdfast.lambdas.messaging import MessagingFunction
-from holdfast.lambdas.staging import StagingFunction
-from holdfast.lambdas.sweeping import SweepingFunction
-from support.lambdas.chat_environment import (
+from holdfast.chat.errors import TransientError
+from holdfast.chat.lambdas.messaging import MessagingFunction
+from holdfast.chat.lambdas.setup import ChatRuntime, source_settings
+from holdfast.chat.lambdas.staging import StagingFunction
+from holdfast.chat.lambdas.sweeping import SweepingFunction
+from holdfast.chat.messages import Trigger
+from holdfast.errors import HoldfastError, QueueUnavailable, StoreUnavailable
+from support.chat.chat_environment import (
     INTERNAL,
     SHOP,
     TOKEN,
@@ -30,7 +31,7 @@ from support.lambdas.chat_environment import (
     post,
     signature_of,
 )
-from support.observe.emf_lines import find_lines, get_labels, get_values
+from support.telemetry.emf_lines import find_lines, get_labels, get_values
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,19 @@ def read_logs(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixtu
     """Return everything that was logged or printed, including tracebacks."""
     out, err = capsys.readouterr()
     return out + err + caplog.text
+
+
+MEASURED = {"HOLDFAST_EMF_NAMESPACE": "shop"}
+
+
+def count_webhooks(printed: str) -> dict[str, float]:
+    """Return the counts of webhooks: the totals by their names, the others by reason."""
+    return {
+        get_labels(line).get("reason", name): value
+        for line in find_lines(printed)
+        for name, value in get_values(line).items()
+        if name.startswith("chat.webhook")
+    }
 
 
 # -- staging: the webhook
@@ -178,11 +192,11 @@ def test_an_unanswerable_message_is_refused_and_not_stored(
 
 @pytest.mark.parametrize("forged", ["\ud800", "s" * 27 + "\udfff", "ä" * 28, "s" * 1_000_000])
 def test_a_signature_that_can_be_none_is_refused_as_any_other(
-    around: Place, staging: StagingFunction, forged: str, caplog: Any
+    around: Place, staging: StagingFunction, forged: str, capsys: Any, caplog: Any
 ) -> None:
     """After a 503 Twilio would repeat it, and call the fallback URL."""
     assert status(staging, post(around.form(), signature=forged)) == 403
-    assert "webhook_failed" not in caplog.text
+    assert "webhook_failed" not in read_logs(capsys, caplog)
     assert around.staged() == []
 
 
@@ -214,27 +228,67 @@ def test_only_posts_are_taken(around: Place, staging: StagingFunction) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"),
+    ("setting", "value", "reason"),
     [
-        ("HOLDFAST_CHAT_TWILIO_SECRET", "no-such-secret"),
-        ("HOLDFAST_CHAT_STORE", "dynamodb:none-"),
-        ("HOLDFAST_CHAT_WHATSAPP_QUEUE", "sqs:no-such-queue"),
-        ("HOLDFAST_CHAT_WINDOW_SECONDS", "1000"),
+        ("HOLDFAST_CHAT_TWILIO_SECRET", "no-such-secret", "secret_unavailable"),
+        ("HOLDFAST_CHAT_TWILIO_SECRET", "", "configuration"),
+        ("HOLDFAST_CHAT_STORE", "dynamodb:none-", "configuration"),
+        ("HOLDFAST_CHAT_WHATSAPP_QUEUE", "sqs:no-such-queue", "configuration"),
+        ("HOLDFAST_CHAT_WINDOW_SECONDS", "1000", "configuration"),
     ],
 )
-def test_an_unavailable_or_misconfigured_service_is_503_and_logged(
-    around: Place, setting: str, value: str, caplog: Any
+def test_an_unavailable_or_misconfigured_service_is_503_logged_and_counted(
+    around: Place, setting: str, value: str, reason: str, capsys: Any, caplog: Any
 ) -> None:
-    staging = StagingFunction(ChatRuntime(around.env | {setting: value}))
+    """Lambda counts no error, so without these metrics no alarm would ring."""
+    staging = StagingFunction(ChatRuntime(around.env | MEASURED | {setting: value}))
     assert status(staging, post(around.form())) == 503
-    assert "webhook_failed" in caplog.text
+    logs = read_logs(capsys, caplog)
+    assert "webhook_failed" in logs
+    assert count_webhooks(logs) == {"chat.webhooks_failed.total": 1, reason: 1}
 
 
-def test_without_the_name_of_a_secret_nothing_is_believed(around: Place, caplog: Any) -> None:
+def test_telemetry_that_is_misconfigured_does_not_hide_that_a_webhook_failed(
+    around: Place, capsys: Any, caplog: Any
+) -> None:
+    staging = StagingFunction(
+        ChatRuntime(around.env | {"HOLDFAST_EMF_NAMESPACE": "AWS/Lambda"})
+    )
+    assert status(staging, post(around.form())) == 503
+    logs = read_logs(capsys, caplog)
+    assert "webhook_failed" in logs
+    assert "begin with AWS/" in logs
+
+
+def test_a_refused_request_is_counted_by_its_reason(around: Place, capsys: Any) -> None:
+    """A scanner's request has no signature. It is not counted where the alarm looks."""
+    staging, data = StagingFunction(ChatRuntime(around.env | MEASURED)), around.form()
+    get = post(data)
+    get["requestContext"]["http"]["method"] = "GET"
+    events = {
+        "signature": post(data, signature=signature_of(data, url="https://example.org/")),
+        "malformed": post(data, body="no form at all"),
+        "method": get,
+        "unanswerable": post(data | {"NumMedia": "99"}),
+    }
+    for reason, event in events.items():
+        assert status(staging, event) in (400, 403, 405)
+        counts = count_webhooks(capsys.readouterr().out)
+        assert counts == {"chat.webhooks_refused.total": 1, reason: 1}
+        event["headers"].pop("x-twilio-signature")
+        status(staging, event)
+        assert count_webhooks(capsys.readouterr().out) == {"unsigned": 1}
+    assert status(staging, post(data)) == 200
+    assert count_webhooks(capsys.readouterr().out) == {}
+
+
+def test_without_the_name_of_a_secret_nothing_is_believed(
+    around: Place, capsys: Any, caplog: Any
+) -> None:
     env = {k: v for k, v in around.env.items() if k != "HOLDFAST_CHAT_TWILIO_SECRET"}
     staging = StagingFunction(ChatRuntime(env))
     assert status(staging, post(around.form())) == 503
-    assert "HOLDFAST_CHAT_TWILIO_SECRET" in caplog.text
+    assert "HOLDFAST_CHAT_TWILIO_SECRET" in read_logs(capsys, caplog)
     assert around.staged() == []
 
 
@@ -260,7 +314,7 @@ def test_inbound_messages_of_a_queue_are_staged_and_bad_ones_are_dead_letters(
 # -- messaging
 
 
-@pytest.mark.requirement("R002-082")
+@pytest.mark.requirement("R002-082", "R002-098")
 def test_a_whole_turn_leaves_one_reply_and_no_failure(
     around: Place, staging: StagingFunction, messaging: MessagingFunction
 ) -> None:
@@ -448,7 +502,7 @@ def test_a_queue_is_held_with_the_settings_of_its_url(around: Place) -> None:
 
 @pytest.mark.parametrize("name", ["staging", "messaging", "sweeping"])
 def test_nothing_is_put_together_before_the_first_event(
-    around: Place, name: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    around: Place, name: str, monkeypatch: pytest.MonkeyPatch, capsys: Any, caplog: Any
 ) -> None:
     """A misconfigured function can be imported, and reports what is wrong."""
     monkeypatch.setenv("HOLDFAST_CHAT_LOCK_SECONDS", "-1")
@@ -458,7 +512,7 @@ def test_nothing_is_put_together_before_the_first_event(
             handler({}, None)
     elif name == "staging":
         assert status(handler, post(around.form())) == 503
-        assert "HOLDFAST_CHAT_LOCK_SECONDS" in caplog.text
+        assert "HOLDFAST_CHAT_LOCK_SECONDS" in read_logs(capsys, caplog)
     else:
         assert failed(handler({"Records": [{"messageId": "a"}]}, TimeLeft())) == ["a"]
         assert "HOLDFAST_CHAT_LOCK_SECONDS" in caplog.text
@@ -525,7 +579,7 @@ def test_neither_texts_nor_numbers_tokens_or_signatures_are_logged_or_printed(
     SweepingFunction(chat)({}, None)
 
     logs = read_logs(capsys, caplog)
-    for word in ("fragment_staged", "inbound_refused", "turn_finished", "webhook_failed"):
+    for word in ("fragment_staged", "webhook_refused", "turn_finished", "webhook_failed"):
         assert word in logs
     secrets = ("canary", str(around.number), SHOP.removeprefix("whatsapp:"), good, TOKEN)
     leaks = [line for line in logs.splitlines() if any(secret in line for secret in secrets)]
@@ -533,11 +587,32 @@ def test_neither_texts_nor_numbers_tokens_or_signatures_are_logged_or_printed(
 
 
 class Broken(ChatRuntime):
-    """Make an unexpected error happen whose text contains secrets."""
+    """Make an error happen, by default an unexpected one whose text contains secrets."""
+
+    error: Exception = RuntimeError("canary")
 
     @property
     def app(self) -> Any:
-        raise RuntimeError("canary")
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (StoreUnavailable("no response"), "store_unavailable"),
+        (QueueUnavailable("no response"), "queue_unavailable"),
+        (TransientError("no response"), "secret_unavailable"),
+        (RuntimeError("no response"), "unexpected"),
+    ],
+)
+def test_a_webhook_that_fails_is_counted_by_the_kind_of_its_error(
+    error: Exception, reason: str, capsys: Any
+) -> None:
+    chat = Broken(MEASURED)
+    chat.error = error
+    assert status(StagingFunction(chat), post({"Body": "hello"})) == 503
+    counts = count_webhooks(capsys.readouterr().out)
+    assert counts == {"chat.webhooks_failed.total": 1, reason: 1}
 
 
 def test_an_unexpected_error_is_logged_by_its_type_only(capsys: Any, caplog: Any) -> None:
@@ -584,7 +659,7 @@ def test_a_handler_that_fails_is_logged_without_its_traceback(
 def test_each_function_writes_the_metrics_that_the_environment_asks_for(
     around: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chat = ChatRuntime(around.env | {"HOLDFAST_EMF_NAMESPACE": "shop"})
+    chat = ChatRuntime(around.env | MEASURED)
     before = set(enumerate_threads())
     assert status(StagingFunction(chat), post(around.form())) == 200
     staged = find_lines(capsys.readouterr().out)

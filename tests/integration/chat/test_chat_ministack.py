@@ -18,8 +18,8 @@ from uuid import uuid4
 import pytest
 from twilio.request_validator import RequestValidator
 
-from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations, create_tables
-from holdfast.conversations.model import Conversation, ConversationKey, digest_texts
+from holdfast.chat.dynamodb import DynamoDBConversations, create_tables
+from holdfast.chat.model import Conversation, ConversationKey, digest_texts
 from support.vendors.server import Fault, VendorServer
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from functools import partial
 
 import pytest
 
-from support.conversations.simulation.checked_store import Violation
-from support.conversations.simulation.mutants import RARE_MUTANTS
-from support.conversations.simulation.single_faults import SCENES, play_every_schedule
-from support.conversations.simulation.world import Build
+from support.chat.simulation.checked_store import Violation
+from support.chat.simulation.mutants import RARE_MUTANTS
+from support.chat.simulation.single_faults import SCENES, play_every_schedule
+from support.chat.simulation.world import Build
 from support.interleaving import Policy, explore
 
 

@@ -12,10 +12,10 @@ import os
 
 import pytest
 
-from support.conversations.simulation.checked_store import Violation
-from support.conversations.simulation.fault_rates import STORM, WEATHERS
-from support.conversations.simulation.mutants import MUTANTS, Mutant
-from support.conversations.simulation.runs import simulate
+from support.chat.simulation.checked_store import Violation
+from support.chat.simulation.fault_rates import STORM, WEATHERS
+from support.chat.simulation.mutants import MUTANTS, Mutant
+from support.chat.simulation.runs import simulate
 
 SEEDS = int(os.environ.get("HOLDFAST_CHAT_SEEDS", "25"))
 SEEDS_FOR_A_MUTANT = 80

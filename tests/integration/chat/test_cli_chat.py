@@ -10,9 +10,9 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from holdfast.bootstrap import open_queue
+from holdfast.chat.messages import Inbound
 from holdfast.cli.commands import CommandTable
-from holdfast.conversations.messages import Inbound
+from holdfast.queues.opening import open_queue
 from support.cli.commands import Cli, Ran, eventually, require_one_line
 from support.paths import ROOT
 
@@ -131,7 +131,7 @@ def test_waiting_for_a_reply_without_a_worker_ends_with_a_hint(chat: Chat) -> No
     assert len(chat("outbox", "--json").out.splitlines()) == 1
 
 
-@pytest.mark.requirement("R002-004")
+@pytest.mark.requirement("R002-004", "R002-010")
 def test_each_channel_has_a_queue_and_one_worker_answers_all(chat: Chat) -> None:
     """A queue for each channel."""
     sms = chat.send("by text", "--from", NUMBER)

@@ -9,8 +9,8 @@ from threading import Event, Thread
 
 import pytest
 
-from holdfast.bootstrap.chats import open_conversations
-from holdfast.conversations.model import ConversationKey
+from holdfast.chat.building import open_conversations
+from holdfast.chat.model import ConversationKey
 from support.cli.commands import WAIT_TIMEOUT_SECONDS, clean_env, real, start
 
 NUMBER = "+4930123456789"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.local.sqlite import SQLiteConversations
-from holdfast.conversations.model import Conversation, ParkedBatch, Status
+from holdfast.chat.model import Conversation, ParkedBatch, Status
+from holdfast.chat.sqlite_conversations import SQLiteConversations
 from support.sqlite import conversation_processes as roles
 from support.sqlite.conversation_processes import (
     KEY,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import Unsupported
+from holdfast.errors import Unsupported
 from support.cli.app_folder import AppFolder
 from support.cli.commands import clean_env, eventually, real, require_one_line
 from support.cli.work_folder import log_contains, wait_for_end

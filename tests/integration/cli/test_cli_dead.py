@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import AnyMessage, open_queue
-from holdfast.adapters.local.filesystem import names
+from holdfast.queues.files import names
 from support.cli.commands import Cli, eventually, read_terminal, require_one_line, start
 
 SHOWN_AFTER_SECONDS = 0.6  # longer than the progress bar waits before it appears

@@ -2,8 +2,10 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import typer
 from holdfast.cli.commands import CommandTable
 from holdfast.cli.errors import ExitCode, exit_code_from_error, format_error
 from holdfast.cli.formatting import format_duration, parse_duration
-from holdfast.core.errors import (
+from holdfast.errors import (
     ConfigError,
     HandlerNotFound,
     InvalidName,
@@ -215,8 +217,36 @@ def test_each_kind_of_error_has_its_code_and_is_one_line(error: Exception, code:
     assert "\n" not in format_error(error)
 
 
-def test_a_bug_says_how_to_see_more() -> None:
-    assert "HOLDFAST_DEBUG=1" in format_error(KeyError("a\nb"))
+def test_a_bug_says_where_it_is_and_quotes_no_data() -> None:
+    """SQLite quotes a text that it cannot decode, and that may be a message's body."""
+    try:
+        raise sqlite3.OperationalError("could not decode to UTF-8 with text 'hunter2'")
+    except sqlite3.OperationalError as error:
+        text = format_error(error)
+    assert "OperationalError in test_cli_errors.py, line" in text
+    assert "HOLDFAST_DEBUG=1" in text
+    assert "hunter2" not in text
+
+
+def test_a_body_that_is_not_utf_8_blocks_no_command(cli: Cli) -> None:
+    for message_id in ("bad", "good"):
+        cli("push", "sqlite:work.db", "--id", message_id, "{}")
+    with closing(sqlite3.connect(cli.folder / "work.db")) as connection, connection:
+        body = b"hunter2 \xff"
+        statement = "UPDATE messages SET body = CAST(? AS TEXT) WHERE id = 'bad'"
+        connection.execute(statement, (body,))
+    for words in (
+        ["list"],
+        ["list", "--where", "id=good"],
+        ["status"],
+        ["purge", "--older-than", "1h"],
+    ):
+        verb, *options = words
+        ran = cli(verb, "sqlite:work.db", *options)
+        assert ran.code == 0, ran.err
+        assert "hunter2" not in ran.out + ran.err
+    for verb in ("show", "explain"):
+        assert cli(verb, "sqlite:work.db", "bad").code == 0
 
 
 def test_debugging_shows_the_traceback(tmp_path: Path) -> None:
@@ -258,8 +288,9 @@ def test_a_command_imports_only_what_it_needs(tmp_path: Path) -> None:
     assert real(tmp_path, "push", "enrich", "{}").code == 0
     loaded = list_modules(tmp_path, "status", "enrich")
     assert not (HEAVY | {"rich"}) & loaded
-    others = ("holdfast.cli.chat", "holdfast.cli.export", "holdfast.conversations.")
-    assert not [name for name in loaded if name.startswith(others)]
+    tables = {"holdfast.chat.product", "holdfast.exports.product"}
+    of_products = ("holdfast.chat.", "holdfast.exports.")
+    assert not [name for name in loaded - tables if name.startswith(of_products)]
 
 
 def test_the_list_of_commands_repeats_the_help_of_each() -> None:

@@ -171,7 +171,7 @@ def test_a_command_without_its_package_says_in_one_line_what_to_install(
     assert ran.out == ""
     assert "Traceback" not in ran.err
     *before, last = ran.err.splitlines()  # a service may have reported its start
-    assert f"pip install 'holdfast[{extra}]'" in last
+    assert f"pip install '.[{extra}]'" in last
     assert not any("holdfast:" in line for line in before), ran.err
 
 
@@ -184,9 +184,10 @@ def test_doctor_finds_that_a_package_is_missing(
     ran = run_without(folder, [extra], (*words, "--json"), env)
     assert (ran.code, ran.err) == (1, "")
     texts = [result["found"] + result["remedy"] for result in ran.json]
-    assert any(f"pip install 'holdfast[{extra}]'" in text for text in texts), texts
+    assert any(f"pip install '.[{extra}]'" in text for text in texts), texts
 
 
+@pytest.mark.nightly
 def test_local_use_needs_no_extra(folder: Path) -> None:
     for words in (
         LOCAL

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import AnyMessage, open_queue
-from holdfast.core.queue.message import get_lease
+from holdfast.queue.message import get_lease
 from support.cli.commands import Cli, clean_env, command, eventually, require_one_line, start
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import AnyMessage, SQLiteQueue, open_queue
-from holdfast.bootstrap.exports import open_jobs
+from holdfast.exports.building import open_jobs
 from support.cli.commands import Cli, require_one_line
 from support.sqs.server import Server, Sqs
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import AnyMessage, open_queue
-from holdfast.bootstrap.chats import open_conversations
-from holdfast.bootstrap.exports import open_jobs
+from holdfast.chat.building import open_conversations
+from holdfast.exports.building import open_jobs
 from support.cli.commands import Cli, real, require_one_line
 from support.cli.work_folder import HANDLERS
 

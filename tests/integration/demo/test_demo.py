@@ -17,10 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.bootstrap.exports import open_jobs
-from holdfast.cli.demo.export_act import JOB
-from holdfast.cli.demo.queue_tasks import HANGING_TASK
-from holdfast.jobs.model import TaskStatus
+from holdfast.demo.export_act import JOB
+from holdfast.demo.queue_tasks import HANGING_TASK
+from holdfast.exports.building import open_jobs
+from holdfast.exports.model import TaskStatus
 from support.cli.commands import clean_env, command, eventually, real, require_one_line
 from support.paths import ROOT
 
@@ -230,8 +230,8 @@ def test_without_pycurl_the_export_scenario_is_skipped_with_one_line(
     assert demo.process.stdout.readline().startswith("holdfast demo, 1 of 2: 30 tasks")
     demo.process.send_signal(signal.SIGTERM)
     _, log = demo.process.communicate(timeout=DEMO_SECONDS)
-    assert log.count("holdfast[export]") == 1
+    assert log.count("'.[export]'") == 1
 
     ran = real(tmp_path, "demo", "--act=export", env={"PYTHONPATH": path})
     assert ran.code == 2
-    assert "pip install 'holdfast[export]'" in require_one_line(ran)
+    assert "pip install '.[export]'" in require_one_line(ran)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from botocore.client import BaseClient
 
-from holdfast.config.chat import read_chat_settings
-from holdfast.conversations.policy import ConversationPolicy
-from holdfast.lambdas.chat import RESERVE_SECONDS, ChatRuntime
-from holdfast.lambdas.messaging import MessagingFunction, max_batch_seconds
-from holdfast.lambdas.staging import StagingFunction
-from holdfast.lambdas.sweeping import SweepingFunction
-from support.lambdas.chat_environment import Place, place, post
+from holdfast.chat.lambdas.messaging import MessagingFunction, max_batch_seconds
+from holdfast.chat.lambdas.setup import RESERVE_SECONDS, ChatRuntime
+from holdfast.chat.lambdas.staging import StagingFunction
+from holdfast.chat.lambdas.sweeping import SweepingFunction
+from holdfast.chat.policy import ConversationPolicy
+from holdfast.chat.settings import read_chat_settings
+from support.chat.chat_environment import Place, place, post
 from support.paths import ROOT
 
 PAGE = (ROOT / "docs/how-to/answer-customers.md").read_text()

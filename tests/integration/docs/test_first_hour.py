@@ -39,6 +39,7 @@ def make_environment(folder: Path, version: str, **env: str) -> FreshEnvironment
 
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.nightly
 def test_the_first_hour_of_a_new_user_works(
     version: str, tmp_path: Path, ministack: "Ministack"
 ) -> None:
@@ -50,7 +51,7 @@ def test_the_first_hour_of_a_new_user_works(
     output = "".join(environment.follow(step) for step in read_steps(README))
     assert "Traceback" not in output
     assert "None" not in output.splitlines()  # a result that was not kept
-    assert f"holdfast @ {environment.wheel.as_uri()}" in environment.run("pip freeze")
+    assert f"holdfast-queue @ {environment.wheel.as_uri()}" in environment.run("pip freeze")
     for id in IDS:
         assert re.search(rf"^id +{id}\nstate +completed", output, re.MULTILINE), output
     assert QUEUES
@@ -89,6 +90,7 @@ def create_queues(env: dict[str, str]) -> None:
     [("mypy", "--strict", "--python-executable"), ("pyright", "--pythonpath")],
     ids=["mypy", "pyright"],
 )
+@pytest.mark.nightly
 def test_type_checkers_accept_the_code_of_a_new_user(
     checker: tuple[str, ...], tmp_path: Path
 ) -> None:

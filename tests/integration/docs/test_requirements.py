@@ -2,7 +2,7 @@
 
 import tomllib
 
-from tools import requirements
+from tools import mutate_requirements, requirements
 
 LAST = {"R000": 85, "R001": 59, "R002": 98, "R003": 48, "R004": 271}
 ALL = {f"{part}-{number:03d}" for part, last in LAST.items() for number in range(1, last + 1)}
@@ -23,3 +23,8 @@ def test_every_requirement_has_a_test_or_a_reason_and_the_page_shows_it() -> Non
     replaced = [s.get("replaced", {}) for s in decisions().values()]
     assert all(reason.strip() for reasons in replaced for reason in reasons.values())
     assert requirements.PAGE.read_text() == requirements.render(decisions(), proofs)
+
+
+def test_every_requirement_has_a_mutant_that_applies_or_a_reason_for_none() -> None:
+    """`make mutants` runs them."""
+    assert list(mutate_requirements.find_problems(*mutate_requirements.load_table())) == []

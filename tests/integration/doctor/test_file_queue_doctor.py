@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
-from holdfast.adapters.local.mounts import find_mount
-from holdfast.core.checks import CheckLevel, CheckResult
-from holdfast.core.queue.message import AnyMessage
 from holdfast.doctor import filesystem
+from holdfast.doctor.checks import CheckLevel, CheckResult
 from holdfast.doctor.file_queue import FOLDER_CHECKS, examine_file_queue
 from holdfast.doctor.filesystem import (
     FILESYSTEM,
@@ -23,8 +20,11 @@ from holdfast.doctor.filesystem import (
     judge_time_grain,
 )
 from holdfast.doctor.runner import run_checks
+from holdfast.queue.message import AnyMessage
+from holdfast.queues.files import FilesystemQueue, FsOps
+from holdfast.store.mounts import find_mount
 from holdfast.testing import ManualClock
-from support.filesystem.crash import run_in_child
+from support.files.crash import run_in_child
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from holdfast import AnyMessage, SQLiteQueue
-from holdfast.adapters.local.sqlite.read_only import open_read_only
-from holdfast.bootstrap.exports import open_jobs
-from holdfast.core.checks import CheckLevel, CheckResult
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import StoreUnavailable
 from holdfast.doctor import sqlite_file
+from holdfast.doctor.checks import CheckLevel, CheckResult
 from holdfast.doctor.sqlite_queue import examine_sqlite_queue
+from holdfast.errors import StoreUnavailable
+from holdfast.exports.building import open_jobs
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.store.mounts import MOUNTS
+from holdfast.store.sqlite.read_only import open_read_only
 from holdfast.testing import ManualClock
 from support.cli.commands import clean_env, command, drop_privileges, real
 from support.disks import mounted
@@ -37,9 +38,20 @@ def queue(path: Path) -> Iterator[SQLiteQueue[AnyMessage]]:
         yield queue  # type: ignore[misc]
 
 
-def examine(path: Path, name: str = "q", clock: Clock = SYSTEM_CLOCK) -> dict[str, CheckResult]:
+@pytest.fixture
+def mounts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A list of mounts with one disk, also where temporary files are in memory."""
+    mounts = tmp_path_factory.mktemp("proc") / "mounts"
+    mounts.write_text("x / ext4 rw 0 0\n")
+    return mounts
+
+
+def examine(
+    path: Path, name: str = "q", clock: Clock = SYSTEM_CLOCK, mounts: Path = MOUNTS
+) -> dict[str, CheckResult]:
     """Return the results by check."""
-    return {result.check: result for result in examine_sqlite_queue(path, name, clock=clock)}
+    results = examine_sqlite_queue(path, name, clock=clock, mounts=mounts)
+    return {result.check: result for result in results}
 
 
 def levels(results: dict[str, CheckResult]) -> dict[str, CheckLevel]:
@@ -54,10 +66,12 @@ def read_files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_a_healthy_queue_passes_every_check(queue: SQLiteQueue[AnyMessage], path: Path) -> None:
+def test_a_healthy_queue_passes_every_check(
+    queue: SQLiteQueue[AnyMessage], path: Path, mounts: Path
+) -> None:
     queue.push(AnyMessage())
     queue.poll()
-    results = examine(path)
+    results = examine(path, mounts=mounts)
     assert levels(results) == {}
     assert list(results) == [
         "filesystem", "space", "access", "permissions", "schema", "log", "integrity",
@@ -78,11 +92,11 @@ def test_every_result_that_is_not_ok_has_a_remedy(tmp_path: Path, path: Path) ->
 # -- it changes nothing
 
 
-def test_a_closed_file_is_not_changed_and_no_file_appears(path: Path) -> None:
+def test_a_closed_file_is_not_changed_and_no_file_appears(path: Path, mounts: Path) -> None:
     SQLiteQueue(path, queue="q").close()
     before = read_files(path.parent)
     assert list(before) == ["work.db"]
-    assert levels(examine(path)) == {}
+    assert levels(examine(path, mounts=mounts)) == {}
     assert read_files(path.parent) == before
 
 
@@ -128,8 +142,10 @@ def read_during_a_push(path: Path) -> None:
         queue.push(AnyMessage())  # type: ignore[arg-type]
 
 
-def test_a_queue_that_does_not_exist_is_a_failure_and_is_not_made(tmp_path: Path) -> None:
-    results = examine(tmp_path / "new" / "work.db")
+def test_a_queue_that_does_not_exist_is_a_failure_and_is_not_made(
+    tmp_path: Path, mounts: Path
+) -> None:
+    results = examine(tmp_path / "new" / "work.db", mounts=mounts)
     assert results["queue"].level is CheckLevel.FAIL
     assert "push" in results["queue"].remedy
     assert results["filesystem"].level is CheckLevel.OK  # the place was checked anyway
@@ -171,10 +187,14 @@ def test_a_small_disk_in_memory_has_two_problems(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     with mounted(disk, "-t", "tmpfs", "-o", "size=2m", "tmpfs"):
         SQLiteQueue(disk / "work.db", queue="q").close()
-        assert levels(examine(disk / "work.db")) == {
+        results = examine(disk / "work.db")
+        assert levels(results) == {
             "filesystem": CheckLevel.WARN,
             "space": CheckLevel.FAIL,
         }
+        assert (
+            "larger disk" in results["space"].remedy
+        )  # a purge would need space, and free none
 
 
 # -- the file

@@ -8,9 +8,9 @@ from subprocess import Popen
 
 import pytest
 
-from holdfast.core.checks import CheckLevel
+from holdfast.doctor.checks import CheckLevel
 from holdfast.doctor.health import examine_worker
-from support.cli.commands import clean_env, real, start
+from support.cli.commands import clean_env, real, require_one_line, start
 from support.http_server import LoopbackServer
 
 HANDLER = "def handle(message):\n    pass\n"
@@ -72,3 +72,8 @@ def test_another_process_at_the_port_is_not_a_worker(response: bytes, problem: s
         (result,) = examine_worker(server.port)
     assert result.level is CheckLevel.FAIL
     assert problem in result.found
+
+
+def test_a_queue_and_a_worker_are_not_accepted_together(tmp_path: Path) -> None:
+    ran = real(tmp_path, "doctor", "enrich", "--metrics-port=9000")
+    assert "give QUEUE or --metrics-port; got 'enrich' and 9000" in require_one_line(ran)

@@ -19,9 +19,9 @@ import pytest
 import typer
 from moto import mock_aws
 
-from holdfast.cli.export.plan import read_list
 from holdfast.cli.formatting import format_bytes, parse_size
-from holdfast.jobs.model import JobStatus
+from holdfast.exports.commands.plan import read_list
+from holdfast.exports.model import JobStatus
 from support.cli.commands import (
     WAIT_TIMEOUT_SECONDS,
     Cli,
@@ -266,7 +266,7 @@ def test_without_pycurl_the_error_says_what_to_install(place: ExportCli) -> None
     words = place.make_arguments("run", place.write_urls("a.txt"), "--to", "out")
     ran = real(place.folder, *words, env={"PYTHONPATH": str(place.folder / "none")})
     assert ran.code == 2
-    assert "pip install 'holdfast[export]'" in require_one_line(ran)
+    assert "pip install '.[export]'" in require_one_line(ran)
 
 
 def test_nothing_is_left_open_in_any_process_of_a_run(place: ExportCli) -> None:
@@ -451,8 +451,8 @@ def test_read_only_export_commands_never_create_the_store(cli: Cli) -> None:
 @pytest.mark.requirement("R004-168", "R004-258", "R004-259", "R004-260")
 def test_jobs_are_listed_with_masked_tokens_and_what_they_wait_for(cli: Cli) -> None:
     """Which jobs have a token, and which are DOWNLOADING."""
-    from holdfast.bootstrap.exports import open_jobs
-    from holdfast.jobs.model import ExportJob, ExportTask, JobError, TaskResult
+    from holdfast.exports.building import open_jobs
+    from holdfast.exports.model import ExportJob, ExportTask, JobError, TaskResult
 
     with open_jobs(cli.folder / "jobs.db") as jobs:
         jobs.save(ExportJob.create("listed", "e", "u", now=1.0))
@@ -473,7 +473,8 @@ def test_jobs_are_listed_with_masked_tokens_and_what_they_wait_for(cli: Cli) -> 
     everything = cli("export", "list", *store)
     check_output(everything)
     assert [job["job"] for job in everything.json] == ["listed", "waiting"]
-    [active] = cli("export", "list", "--status", "downloading", "--with-token", *store).json
+    [active] = cli("export", "list", "--status", "downloading", *store).json
+    assert cli("export", "list", "--with-token", *store).json == [active]
     assert active["percent"] == 33
     assert active["percent_processed"] == 67
     assert active["token"].startswith("token#")
@@ -490,7 +491,7 @@ def test_jobs_are_listed_with_masked_tokens_and_what_they_wait_for(cli: Cli) -> 
 
 
 def test_a_job_that_is_not_there_is_one_line_and_code_1(cli: Cli) -> None:
-    from holdfast.bootstrap.exports import open_jobs
+    from holdfast.exports.building import open_jobs
 
     open_jobs(cli.folder / "jobs.db").close()
     ran = cli("export", "show", "nosuch", "--jobs", "jobs.db")
@@ -508,7 +509,7 @@ def test_a_job_that_is_not_there_is_one_line_and_code_1(cli: Cli) -> None:
 def test_doctor_checks_settings_store_target_and_the_example_machine(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.bootstrap.exports import open_jobs
+    from holdfast.exports.building import open_jobs
 
     open_jobs(cli.folder / "jobs.db").close()
     machine = ROOT / "examples/export/state-machine.json"

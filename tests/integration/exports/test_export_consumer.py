@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.backoff import Backoff
-from holdfast.core.events import Event, Events
-from holdfast.core.queue.message import AnyMessage
-from holdfast.core.worker.worker import Worker
-from holdfast.jobs.consumer import ExportJobConsumer
-from holdfast.jobs.dispatcher import TaskDispatcher
-from holdfast.jobs.errors import StoreUnavailable
-from holdfast.jobs.model import ExportJob, JobStatus
-from holdfast.jobs.request import JobRequest
-from holdfast.jobs.runner import JobRunner
-from holdfast.jobs.tracker import JobTracker
+from holdfast.events import Event, Events
+from holdfast.exports.consumer import ExportJobConsumer
+from holdfast.exports.dispatcher import TaskDispatcher
+from holdfast.exports.errors import StoreUnavailable
+from holdfast.exports.model import ExportJob, JobStatus
+from holdfast.exports.request import JobRequest
+from holdfast.exports.runner import JobRunner
+from holdfast.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
+from holdfast.exports.sqlite_jobs import MemoryJobs
+from holdfast.exports.tracker import JobTracker
+from holdfast.lease.backoff import Backoff
+from holdfast.queue.message import AnyMessage
 from holdfast.testing import MemoryQueue
-from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
-from holdfast.testing.stepfunctions import SimulatedStepFunctions, TokenState
-from support.jobs.inline_pool import InlinePool
+from holdfast.worker.worker import Worker
+from support.exports.inline_pool import InlinePool
 
 CANARY = "secret-canary"
 
@@ -58,7 +58,7 @@ class Place:
         self.queue = MemoryQueue(AnyMessage, max_attempts=2, events=Events(self.events.append))
         self.queue.backoff = Backoff(first_seconds=0.001, max_seconds=0.002)
         self.step_functions = SimulatedStepFunctions()
-        self.jobs = FlakyJobs(JobMemory(), self.queue.clock)
+        self.jobs = FlakyJobs(clock=self.queue.clock)
         self.tracker = JobTracker(self.jobs, self.step_functions)
         self.dispatcher = TaskDispatcher(
             self.jobs, self.tracker, lambda task: {}, drain_seconds=0.2
@@ -192,6 +192,25 @@ def test_the_last_attempt_leaves_no_job_waiting(place: Place) -> None:
     assert job.error is not None
     assert job.error.code == "JobAbandoned"
     assert place.step_functions.state(token) is TokenState.CLOSED
+
+
+def test_the_last_attempt_of_a_second_message_does_not_fail_a_job_that_runs(
+    place: Place,
+) -> None:
+    """Step Functions refused to tell whether the new token is open."""
+    token, new_token = place.step_functions.open(), place.step_functions.open()
+    place.pool.do = lambda task: None
+    place.push(**make_message(taskToken=token.reveal(), tasks=URLS))
+    run = Thread(target=place.worker.run)
+    run.start()
+    wait_for(lambda: bool(place.pool.taken))
+    place.step_functions.down = True
+    place.push(**make_message(taskToken=new_token.reveal(), tasks=URLS))
+    wait_for(lambda: place.queue.stats().failed == 1)
+    place.worker.stop()
+    run.join(30)
+    job = place.read_job()
+    assert (job.is_decided, job.task_token) == (False, token)
 
 
 def test_a_stopping_worker_gives_the_job_back_without_counting_the_attempt(

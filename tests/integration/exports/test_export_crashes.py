@@ -16,22 +16,22 @@ from threading import Event
 
 import pytest
 
-from holdfast.adapters.local.sqlite import SQLiteJobs
-from holdfast.jobs.dispatcher import TaskDispatcher
-from holdfast.jobs.model import (
+from holdfast.exports.dispatcher import TaskDispatcher
+from holdfast.exports.model import (
     ExportJob,
     JobError,
     TaskResult,
     TaskStatus,
     TaskToken,
 )
-from holdfast.jobs.pool.ports import Assignment
-from holdfast.jobs.request import JobRequest, TaskSpec
-from holdfast.jobs.runner import JobRunner
-from holdfast.jobs.tracker import JobTracker
+from holdfast.exports.pool.ports import Assignment
+from holdfast.exports.request import JobRequest, TaskSpec
+from holdfast.exports.runner import JobRunner
+from holdfast.exports.sqlite_jobs import SQLiteJobs
+from holdfast.exports.tracker import JobTracker
+from support.exports.crashing import Crashing, LedgerStepFunctions
+from support.exports.inline_pool import InlinePool
 from support.fork_server import run_in_small_child
-from support.jobs.crashing import Crashing, LedgerStepFunctions
-from support.jobs.inline_pool import InlinePool
 
 TOKEN = "token-of-the-first-execution"
 SECOND = "token-of-a-second-execution"

@@ -12,16 +12,16 @@ from time import process_time
 
 import pytest
 
-from holdfast.adapters.local.sqlite import SQLiteJobs
-from holdfast.jobs.active_job import PAGE_SIZE
-from holdfast.jobs.dispatcher import TaskDispatcher
-from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskResult
-from holdfast.jobs.pool.ports import Assignment
-from holdfast.jobs.request import JobRequest, TaskSpec
-from holdfast.jobs.runner import JobRunner
-from holdfast.jobs.tracker import JobTracker
+from holdfast.exports.active_job import PAGE_SIZE
+from holdfast.exports.dispatcher import TaskDispatcher
+from holdfast.exports.model import ExportJob, ExportTask, JobStatus, TaskResult
+from holdfast.exports.pool.ports import Assignment
+from holdfast.exports.request import JobRequest, TaskSpec
+from holdfast.exports.runner import JobRunner
+from holdfast.exports.sqlite_jobs import SQLiteJobs
+from holdfast.exports.tracker import JobTracker
 from support.cli.commands import Cli
-from support.jobs.inline_pool import InlinePool, fail, succeed
+from support.exports.inline_pool import InlinePool, fail, succeed
 from support.sqlite.job_processes import assert_counters_match_rows
 
 TASKS = 50_000

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.dynamodb import DynamoDBJobs
-from holdfast.core.events import Event, Events
-from holdfast.jobs import events as ev
-from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
-from holdfast.jobs.model import ExportJob, JobError, JobState, JobStatus, TaskToken
+from holdfast.events import Event, Events
+from holdfast.exports import events as ev
+from holdfast.exports.dynamodb import DynamoDBJobs
+from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
+from holdfast.exports.model import ExportJob, JobError, JobState, JobStatus, TaskToken
+from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.testing import ManualClock
-from holdfast.testing.stepfunctions import SimulatedStepFunctions
 from support.dynamodb.faults import RecordingClient
 from support.dynamodb.jobs import (
     CANARY,
@@ -27,7 +27,7 @@ from support.dynamodb.jobs import (
     start_job,
 )
 from support.dynamodb.service import clear_tables, start_service
-from support.jobs.orchestrator import World
+from support.exports.orchestrator import World
 
 # -- DynamoDB, as heartbeats and operators read it
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.adapters.aws.dynamodb.tables import create_tables
+from holdfast.exports.dynamodb.tables import create_tables
 from support.cli.commands import Cli, clean_env, eventually, start
 from support.cli.export_folder import (
     NO_AWS,
@@ -102,32 +102,8 @@ class Cloud:
 
 @pytest.mark.requirement(
     "R004-006",
-    "R004-007",
-    "R004-012",
-    "R004-014",
-    "R004-015",
-    "R004-022",
-    "R004-029",
     "R004-035",
-    "R004-041",
-    "R004-073",
-    "R004-077",
-    "R004-078",
-    "R004-079",
-    "R004-080",
-    "R004-081",
-    "R004-082",
-    "R004-101",
-    "R004-103",
-    "R004-104",
-    "R004-105",
-    "R004-120",
-    "R004-125",
-    "R004-205",
     "R004-215",
-    "R004-216",
-    "R004-245",
-    "R004-246",
 )
 def test_an_execution_a_queue_a_table_a_bucket_and_two_workers(
     place: ExportCli, ministack: "Ministack"
@@ -154,6 +130,7 @@ def test_an_execution_a_queue_a_table_a_bucket_and_two_workers(
     assert names.count("job_finished") == names.count("orchestrator_stopped") == 1
 
 
+@pytest.mark.nightly
 def test_when_a_service_is_killed_another_one_sends_the_heartbeats(
     place: ExportCli, ministack: "Ministack"
 ) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.jobs.dispatcher import TaskDispatcher
-from holdfast.jobs.errors import CallbackRefused, CallbackUnclear, TokenClosed
-from holdfast.jobs.model import (
+from holdfast.exports.dispatcher import TaskDispatcher
+from holdfast.exports.errors import CallbackRefused, CallbackUnclear, TokenClosed
+from holdfast.exports.model import (
     CallbackState,
     ExportJob,
     ExportTask,
@@ -27,19 +27,24 @@ from holdfast.jobs.model import (
     TaskStatus,
     TaskToken,
 )
-from holdfast.jobs.pool.ports import Assignment
-from holdfast.jobs.reconciler import Reconciler
-from holdfast.jobs.request import JobRequest, TaskSpec
-from holdfast.jobs.runner import JobRunner
-from holdfast.jobs.tracker import JobTracker
+from holdfast.exports.pool.ports import Assignment
+from holdfast.exports.reconciler import Reconciler
+from holdfast.exports.request import JobRequest, TaskSpec
+from holdfast.exports.runner import JobRunner
+from holdfast.exports.simulated_step_functions import (
+    AcceptedCallback,
+    SimulatedStepFunctions,
+    TokenState,
+)
+from holdfast.exports.sqlite_jobs import MemoryJobs
+from holdfast.exports.tracker import JobTracker
 from holdfast.testing import ManualClock
-from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
-from holdfast.testing.stepfunctions import AcceptedCallback, SimulatedStepFunctions, TokenState
+from support.exports.inline_pool import InlinePool
+from support.exports.stepping import Crash, Stepping, make_actor
 from support.interleaving import Baton, Policy, Scripted, explore
-from support.jobs.inline_pool import InlinePool
-from support.jobs.stepping import Crash, Stepping, make_actor
 
 JOB = "job-1"
+GRACE_SECONDS = 60.0
 
 
 @dataclass
@@ -84,6 +89,9 @@ class NoWaitClock(ManualClock):
         event.set()
         return True
 
+    def sleep(self, seconds: float) -> None:
+        pass
+
 
 class SilentHeartbeats:
     """Ignores the calls of the runner."""
@@ -109,6 +117,8 @@ class Case:
     timed_out: bool = False
     second: bool = False
     """Whether another execution requests the job, too."""
+    closed: bool = False
+    """Whether the first token was noted as closed."""
 
 
 @dataclass
@@ -117,10 +127,9 @@ class Stage:
 
     case: Case
     clock: ManualClock = field(default_factory=ManualClock)
-    memory: JobMemory = field(default_factory=JobMemory)
 
     def __post_init__(self) -> None:
-        self.jobs = MemoryJobs(self.memory, self.clock)
+        self.jobs = MemoryJobs(clock=self.clock)
         self.step_functions = SimulatedStepFunctions(self.clock)
         limit = 5.0 if self.case.timed_out else 1e9
         self.token = self.step_functions.open(timeout_seconds=limit)
@@ -135,6 +144,10 @@ class Stage:
         if self.case.sealed:
             self.jobs.set_total_tasks(JOB, len(self.tasks))
         self.clock.advance(10.0)
+        if self.case.closed:
+            error = JobError("TaskTimedOut", "not any more")
+            assert self.jobs.note_token_closed(JOB, self.token, error)
+            self.clock.advance(GRACE_SECONDS)
         self.step_functions.throttle(self.case.throttled)
         self.step_functions.lose_replies(self.case.lost_replies)
 
@@ -177,7 +190,13 @@ class Stage:
             for n, task in enumerate(self.tasks):
                 if task in pending:
                     tracker.count(JOB, [self.make_result(n)])
-        reconciler = Reconciler(self.jobs, tracker, clock=self.clock, stall_seconds=None)
+        reconciler = Reconciler(
+            self.jobs,
+            tracker,
+            clock=self.clock,
+            stall_seconds=None,
+            retry_grace_seconds=GRACE_SECONDS,
+        )
         for _ in range(3):
             self.clock.advance(30.0)
             reconciler.tick()
@@ -196,6 +215,11 @@ class Stage:
         assert job.remaining_tasks == len(rows) - done - failed
         assert job.task_token is None
         assert self.step_functions.state(self.token) is not TokenState.OPEN
+        if self.case.second and self.case.timed_out:
+            assert not self._list_outcomes(self.token)
+            (outcome,) = self._list_outcomes(self.second)
+            assert (outcome.kind, job.status) == ("success", JobStatus.COMPLETED)
+            return
         if self.case.timed_out:
             assert not self._list_outcomes(self.token)
             # After a crash while sending it is unknown whether the outcome went out, so it
@@ -240,6 +264,11 @@ def send_heartbeat(actor: Actor) -> None:
         pass
 
 
+def fail_closed(actor: Actor) -> None:
+    """Fail the job if its token was closed and no other one came."""
+    actor.tracker.fail_closed(actor.jobs.find_by_id(JOB), GRACE_SECONDS)
+
+
 def run_first(actor: Actor) -> None:
     """Run the job with the first token."""
     actor.run(actor.stage.token)
@@ -273,6 +302,30 @@ CASES = {
     "… while a heartbeat is sent": Case([run_second, send_heartbeat], sealed=True, second=True),
     "… and a response is lost": Case(
         [run_second, send_heartbeat], sealed=True, second=True, lost_replies=1
+    ),
+    "it timed out, and another execution comes when its grace ends": Case(
+        [run_second, fail_closed], sealed=True, second=True, timed_out=True, closed=True
+    ),
+    "… while its last results are counted": Case(
+        [run_second, count_results(0, 1), fail_closed],
+        sealed=True,
+        second=True,
+        timed_out=True,
+        closed=True,
+    ),
+    "… and a response is lost then": Case(
+        [run_second, fail_closed],
+        sealed=True,
+        second=True,
+        timed_out=True,
+        closed=True,
+        lost_replies=1,
+    ),
+    "… and heartbeats find it closed": Case(
+        [run_second, send_heartbeat, count_results(0, 1)],
+        sealed=True,
+        second=True,
+        timed_out=True,
     ),
     "it timed out meanwhile": Case(
         [count_results(0, 1), send_heartbeat], sealed=True, timed_out=True

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.local.sqlite import SQLiteJobs
-from holdfast.jobs.model import (
+from holdfast.exports.model import (
     CallbackState,
     ExportJob,
     ExportTask,
     JobStatus,
 )
+from holdfast.exports.sqlite_jobs import SQLiteJobs
 from support.cli.commands import drop_privileges
 from support.sqlite import job_processes as roles
 from support.sqlite.job_processes import WAIT_TIMEOUT_SECONDS, assert_counters_match_rows

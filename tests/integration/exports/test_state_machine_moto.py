@@ -15,11 +15,11 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from holdfast.adapters.aws.stepfunctions import StepFunctionsCallbacks
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.jobs.errors import TokenClosed
-from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
-from holdfast.jobs.model import ExportJob, JobState, JobStatus, TaskToken
+from holdfast.exports.errors import TokenClosed
+from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
+from holdfast.exports.model import ExportJob, JobState, JobStatus, TaskToken
+from holdfast.exports.step_functions import StepFunctionsCallbacks
+from holdfast.lease.clock import SYSTEM_CLOCK
 
 HEARTBEAT_SECONDS = 6  # a heartbeat may be so late on a busy machine
 INTERVAL_SECONDS = 0.25
@@ -152,6 +152,7 @@ def send_heartbeats(
     "R004-247",
     "R004-248",
 )
+@pytest.mark.nightly
 def test_beats_keep_an_execution_alive_and_silence_times_it_out() -> None:
     """For three
     times HeartbeatSeconds. Then the next heartbeat finds the token closed, and reports it."""
@@ -170,6 +171,7 @@ def test_beats_keep_an_execution_alive_and_silence_times_it_out() -> None:
 
 
 @pytest.mark.requirement("R004-008", "R004-011")
+@pytest.mark.nightly
 def test_beats_do_not_prolong_timeout_seconds() -> None:
     """(JB-18)"""
     began = time.monotonic()

@@ -13,9 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.adapters.aws.clients import CLIENT_VARIABLE, make_fail_fast_client
-from holdfast.adapters.aws.json_client.client import JsonClient
-from holdfast.adapters.aws.stepfunctions import (
+from holdfast.aws.clients import CLIENT_VARIABLE, make_fail_fast_client
+from holdfast.aws.json_client.client import JsonClient
+from holdfast.exports.errors import CallbackRefused, CallbackUnclear, TokenClosed
+from holdfast.exports.model import TaskToken
+from holdfast.exports.ports import StepFunctions
+from holdfast.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
+from holdfast.exports.step_functions import (
     MAX_CAUSE_CHARS,
     MAX_ERROR_CHARS,
     MAX_OUTPUT_CHARS,
@@ -23,11 +27,7 @@ from holdfast.adapters.aws.stepfunctions import (
     encode_output,
     truncate_text,
 )
-from holdfast.jobs.errors import CallbackRefused, CallbackUnclear, TokenClosed
-from holdfast.jobs.model import TaskToken
-from holdfast.jobs.ports import StepFunctions
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.stepfunctions import SimulatedStepFunctions, TokenState
 from support.aws.client_kinds import KINDS
 
 SECRET = "AQCEAAAAKgAAAAMAAAAAAAAAAQ-canary"
@@ -64,6 +64,7 @@ class Service:
                 quoted = {"__type": service.code, "message": f"no: {request['taskToken']}"}
                 body = json.dumps(quoted if service.code else {}).encode()
                 self.send_response(service.status)
+                self.send_header("x-amzn-RequestId", "1")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

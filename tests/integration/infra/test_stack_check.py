@@ -1,4 +1,4 @@
-"""`doctor --stack` on stacks of infra/ that ministack has deployed.
+"""`python -m infra.check` on stacks of infra/ that ministack has deployed.
 
 Each test changes one thing as an operator might, with the API of its service, and expects the
 one finding that names it.
@@ -9,18 +9,17 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from infra.check.__main__ import app as check_app
+from infra.check.alarms import RUNBOOKS
+from infra.check.examine import examine_stack
 from typer.testing import CliRunner
 
 from holdfast.cli.commands import CommandTable
 from holdfast.cli.main import app
-from holdfast.core.checks import CheckLevel, CheckResult
-from holdfast.doctor.stack.alarms import RUNBOOKS
-from holdfast.doctor.stack.examine import examine_stack
-from support.cli.commands import real, require_one_line
+from holdfast.doctor.checks import CheckLevel, CheckResult
 from support.paths import ROOT
 from support.shell_commands import find_commands
 from support.stack.deployment import (
@@ -62,8 +61,8 @@ STACKS = {
 
 
 COMMANDS = set(CommandTable(""))
-# What changes something, needs an id, or names the stack `shop`.
-NOT_RUN = {"push", "redrive", "drop", "sweep", "--stack"}
+# What changes something, or needs an id.
+NOT_RUN = {"push", "redrive", "drop", "sweep"}
 NOT_RUN |= {"--retry", "--sent", "--drop", "ID", "job-1"}
 
 
@@ -236,7 +235,7 @@ def test_the_command_prints_the_results(
 ) -> None:
     for name, value in ministack.env.items():
         monkeypatch.setenv(name, value)
-    result = CliRunner().invoke(app, ["doctor", "--stack", "all"])
+    result = CliRunner().invoke(check_app, ["all"])
     assert (result.exit_code, "service all-work" in result.stdout) == (0, True)
 
 
@@ -251,14 +250,6 @@ def test_a_command_of_the_pages_works_on_the_stacks(
         monkeypatch.setenv(name, value)
     result = CliRunner().invoke(app, list(words))
     assert result.exit_code == 0, result.output
-
-
-def test_a_queue_and_a_stack_are_not_accepted_together(tmp_path: Path) -> None:
-    ran = real(tmp_path, "doctor", "enrich", "--stack", "all")
-    assert (
-        "give one of QUEUE, --stack and --metrics-port; got 'enrich' and 'all'"
-        in require_one_line(ran)
-    )
 
 
 # -- the stack

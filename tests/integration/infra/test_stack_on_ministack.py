@@ -28,7 +28,7 @@ from support.stack.roles import (
     iter_calls_of_rollout,
     iter_calls_of_step_functions,
 )
-from support.stack.use_chats import use_conversations
+from support.stack.use_chats import find_function_url, use_conversations
 from support.stack.use_work import use_exports, use_function, use_service
 
 
@@ -42,6 +42,7 @@ def cloud(
         yield cloud
 
 
+@pytest.mark.nightly
 def test_the_stack_works_and_its_roles_allow_exactly_what_is_used(cloud: Cloud) -> None:
     check_nested(cloud)
     check_doctor(cloud)
@@ -83,11 +84,22 @@ def check_doctor(cloud: Cloud) -> None:
     require_no_problem(
         cloud.cli("export", "doctor", "--jobs", "dynamodb:shop-", *target, "--json")
     )
-    with set_environment(cloud.read_chat_settings()):
-        require_no_problem(cloud.cli("chat", "doctor", "--json"))
+    check_chat_doctor(cloud)
     worker = describe_task(cloud.stacks["desk"])["taskRoleArn"]
     with set_environment(assume_role(cloud.server, worker)):
         require_no_problem(cloud.cli("doctor", "sqs:desk-work", "--json"))
+
+
+def check_chat_doctor(cloud: Cloud) -> None:
+    """Check that the only problem is the one that there is: a URL that the function does not
+    know, because `WebhookUrl` names a proxy."""
+    url = {"HOLDFAST_CHAT_WEBHOOK_URL": find_function_url(cloud)}
+    with set_environment(cloud.read_chat_settings() | url):
+        ran = cloud.cli("chat", "doctor", "--json")
+    [problem] = [each for each in ran.json if each["level"] != "ok"]
+    assert problem["check"] == "webhook"
+    assert "the function has this token and checks another URL" in problem["found"]
+    assert ran.code == 1
 
 
 @contextmanager

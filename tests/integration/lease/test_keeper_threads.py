@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.background import BackgroundLoop
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal
+from holdfast.lease.background import BackgroundLoop
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal
 from holdfast.testing.clock import ManualClock
 
 TIMEOUT_SECONDS = 20.0  # real seconds until a hung test fails
@@ -517,9 +517,9 @@ def test_a_child_forked_while_a_lock_was_held_does_not_hang():
 
 FROZEN = dedent("""
     import sys
-    from holdfast.core.clock import SYSTEM_CLOCK
-    from holdfast.core.lease.keeper import LeaseKeeper
-    from holdfast.core.lease.lease import RENEWED, Lease
+    from holdfast.lease.clock import SYSTEM_CLOCK
+    from holdfast.lease.keeper import LeaseKeeper
+    from holdfast.lease.lease import RENEWED, Lease
 
     def say(*words):
         print(*words, flush=True)

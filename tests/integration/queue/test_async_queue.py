@@ -21,7 +21,7 @@ from holdfast import (
     QueueManager,
     open_queue,
 )
-from holdfast.core.queue.aio import MAX_CALLS, MAX_POLLS
+from holdfast.queue.aio import MAX_CALLS, MAX_POLLS
 from holdfast.testing import ManualClock, MemoryQueue
 from support.waiting import TEST_TIMEOUT_SECONDS
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.bootstrap import examine_queue, serve_metrics
-from holdfast.core.errors import ConfigError
+from holdfast.doctor.queues import examine_queue
+from holdfast.errors import ConfigError
 
 
 def test_doctor_is_chosen_by_the_queues_url(tmp_path: Path) -> None:
@@ -18,18 +18,12 @@ def test_doctor_is_chosen_by_the_queues_url(tmp_path: Path) -> None:
         examine_queue("memory:q", env={})
 
 
-def test_metrics_are_served_until_closed() -> None:
-    server = serve_metrics(0)
-    assert server.port > 0
-    server.close()
-
-
 def test_a_queue_is_opened_without_conversations_exports_and_doctor(tmp_path: Path) -> None:
     script = (
-        "import sys; from holdfast.bootstrap import open_queue\n"
+        "import sys; from holdfast.queues.opening import open_queue\n"
         f"open_queue({str(tmp_path / 'acme/q')!r}, env={{}}).close()\n"
-        "print([name for name in sys.modules if name.startswith(('holdfast.conversations', "
-        "'holdfast.jobs', 'holdfast.doctor', 'holdfast.adapters.export', 'asyncio', 'boto'))])"
+        "print([name for name in sys.modules if name.startswith(('holdfast.chat', "
+        "'holdfast.doctor', 'holdfast.exports', 'asyncio', 'boto'))])"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert ran.stdout == b"[]\n"

@@ -11,20 +11,22 @@ import pytest
 from bench.scale.chats import compute_typing_seconds
 from bench.scale.deployment import read_templates
 from bench.scale.engine import Meter, Simulation, Usage
+from bench.scale.exports import ExportModel
 from bench.scale.faults import DAY, Fault, Health, list_faults
 from bench.scale.heartbeats import TokenBucket
+from bench.scale.measuring import read_measurements
 from bench.scale.prices import PRICES, compute_costs
 from bench.scale.quotas import QUOTAS
-from bench.scale.runs import run_quiet, run_week
+from bench.scale.runs import run_quiet, run_retried_executions, run_week
 from bench.scale.scaling import Scaler
 from bench.scale.study import Study, size_deployment
 from bench.scale.work import Message, WorkModel
 
-from holdfast.conversations.batching import BatchCollector
-from holdfast.conversations.policy import ConversationPolicy
-from holdfast.core.checks import CheckLevel
-from holdfast.jobs.heartbeats.interval import check_interval
-from holdfast.lambdas.messaging import max_batch_seconds
+from holdfast.chat.batching import BatchCollector
+from holdfast.chat.lambdas.messaging import max_batch_seconds
+from holdfast.chat.policy import ConversationPolicy
+from holdfast.doctor.checks import CheckLevel
+from holdfast.exports.heartbeats.interval import check_interval
 from holdfast.testing import ManualClock
 
 PARTS = ("work", "export", "chat")
@@ -208,6 +210,44 @@ def test_the_service_grows_by_the_backlog_and_shrinks_later() -> None:
     assert scaler.desired == 1
 
 
+# -- exports
+
+
+@pytest.mark.parametrize("kills_a_task", [False, True])
+def test_a_burst_of_long_exports_gets_its_heartbeats_with_the_defaults(
+    kills_a_task: bool,
+) -> None:
+    """A hundred executions start at once, and no task is added in time for them.
+
+    No heartbeat is sent for a job that waits in the queue, so all of them need a slot within
+    HeartbeatSeconds. Every job is beaten for here, not a sample (JB-19).
+    """
+    given = read_templates()
+    measured = read_measurements()
+    simulation = Simulation(1)
+    model = ExportModel(
+        simulation,
+        given,
+        Health(),
+        Usage(measured["flows"]),
+        flows=measured["flows"],
+        keeper_calls=measured["keeper_calls_per_second"],
+        start_seconds=given.heartbeats.timeout_seconds,
+        active_jobs=100,
+        mean_seconds=given.heartbeats.timeout_seconds / 2,
+        sample=1,
+    )
+    model.start()
+    model.stop_producing()
+    simulation.run(300.0)
+    if kills_a_task:
+        model.kill(1 / len(model.hosts))
+    simulation.run(900.0)
+    assert (model.sent, model.timeouts, model.failed_executions) == (100, 0, 0)
+    assert model.active > 50
+    assert model.heartbeats.total > 50 * 900 / given.heartbeats.interval_seconds
+
+
 # -- other rules
 
 
@@ -244,3 +284,11 @@ def test_without_step_functions_executions_time_out_and_are_retried() -> None:
     counts: Counter[str] = Counter(study.records[0].changes)
     assert counts["export.timeouts"] > 0
     assert study.export.counted == study.export.sent
+
+
+def test_no_job_fails_because_its_execution_was_retried() -> None:
+    figures = run_retried_executions(hours=0.5)
+    assert figures["found_closed"] > 0  # heartbeats came before the new token
+    assert figures["retried"] > figures["found_closed"]
+    assert figures["failed"] == 0
+    assert figures["completed"] == figures["jobs"]

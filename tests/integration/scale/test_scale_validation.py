@@ -7,7 +7,7 @@ import boto3
 from bench.scale.counting import CountedChat, count_chat_flows, count_job_flows
 from bench.scale.measuring import measure_calls, read_measurements
 
-from holdfast.adapters.aws.dynamodb.chat.tables import define_tables, tables_from_prefix
+from holdfast.chat.dynamodb.tables import define_tables, tables_from_prefix
 from support.dynamodb.service import start_service
 
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from holdfast import open_queue
-from holdfast.core.queue.message import AnyMessage
+from holdfast.queue.message import AnyMessage
 from support.cli.commands import clean_env, real
-from support.observe.emf_lines import find_lines, get_labels, get_values
+from support.telemetry.emf_lines import find_lines, get_labels, get_values
 
 TASKS = """
 def handle(message):

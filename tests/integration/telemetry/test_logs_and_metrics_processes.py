@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.adapters.observe.metrics import MetricsServer
-from holdfast.core import events as ev
-from holdfast.core.errors import ConfigError
+from holdfast import events as ev
+from holdfast.errors import ConfigError
+from holdfast.telemetry.prometheus import MetricsServer
 
 WITHOUT = """
 import sys
@@ -32,8 +32,8 @@ def test_the_standard_library_logs_where_structlog_is_not_installed() -> None:
     done = run_without(
         ["structlog"],
         "import logging\n"
-        "from holdfast.adapters.observe.logging import make_application_log\n"
-        "from holdfast.core import events as ev\n"
+        "from holdfast.telemetry.logging import make_application_log\n"
+        "from holdfast import events as ev\n"
         "logging.basicConfig(level=logging.INFO)\n"
         "make_application_log()(ev.Completed('q', 'm', 1, seconds=2.0))\n",
     )
@@ -62,8 +62,19 @@ def test_a_port_that_is_taken_is_one_clear_line(server: MetricsServer) -> None:
 def test_without_prometheus_the_error_names_the_remedy() -> None:
     done = run_without(
         ["prometheus_client"],
-        "from holdfast.adapters.observe.metrics import Metrics\n"
-        "from holdfast.core.errors import ConfigError\n"
+        "from holdfast.telemetry.prometheus import Metrics\n"
+        "from holdfast.errors import ConfigError\n"
         "try:\n    Metrics()\nexcept ConfigError as error:\n    print(error)\n",
     )
-    assert "pip install 'holdfast[metrics]'" in done.stdout
+    assert "pip install '.[metrics]'" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["OpenTelemetryMetrics", "OpenTelemetryTracing"])
+def test_without_opentelemetry_the_error_names_the_remedy(name: str) -> None:
+    done = run_without(
+        ["opentelemetry"],
+        "from holdfast.errors import ConfigError\n"
+        f"try:\n    from holdfast.telemetry import {name}\n"
+        "except ConfigError as error:\n    print(error)\n",
+    )
+    assert "pip install '.[otel]'" in done.stdout

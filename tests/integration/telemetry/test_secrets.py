@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from holdfast import AnyMessage, Backoff, Reject, Retry, Worker
-from holdfast.adapters.observe.logging import make_line_log
-from holdfast.core.events import Events
+from holdfast.events import Events
+from holdfast.telemetry.logging import make_line_log
 from holdfast.testing import MemoryQueue
 
 CANARY = "+49-151-CANARY"

@@ -13,10 +13,10 @@ from examples import watchdog
 from examples.watchdog import Dice, Progress, State, Task, create_tasks, is_successful
 
 from holdfast import LeaseKeeper, LeaseLost, Worker
-from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.core import events as ev
-from holdfast.core.events import Events
-from holdfast.core.queue.message import get_lease
+from holdfast import events as ev
+from holdfast.events import Events
+from holdfast.queue.message import get_lease
+from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock, SimulatedSqs
 
 LEASE = 5.0

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.events import MessageLeaseLost
-from holdfast.core.lease.lease import LeaseState
-from holdfast.core.worker.outcome import Reject, Retry
-from holdfast.core.worker.worker import Worker, WorkerReport
+from holdfast.events import MessageLeaseLost
+from holdfast.lease.lease import LeaseState
 from holdfast.testing import ManualClock
+from holdfast.worker.outcome import Reject, Retry
+from holdfast.worker.worker import Worker, WorkerReport
 from support.workers.notes import eventually
 from support.workers.running import TestQueue, pass_a_renewal, run_until_empty, running
 

@@ -7,14 +7,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import HandlerNotFound
-from holdfast.core.events import ChildKilled
-from holdfast.core.process.frames import MAX_FRAME_BYTES
-from holdfast.core.worker.worker import Worker
+from holdfast.errors import HandlerNotFound
+from holdfast.events import ChildKilled
+from holdfast.lease.clock import SystemClock
+from holdfast.process.frames import MAX_FRAME_BYTES
+from holdfast.queue.message import AnyMessage
+from holdfast.worker import child_wire
+from holdfast.worker.worker import Worker
 from support.workers import broken_children
 from support.workers.notes import Notes
 from support.workers.running import TestQueue, run_until_empty
 
+MAX_PIPE_BYTES = 64 * 1024
 INVALID = "its process sent an invalid frame"
 
 
@@ -23,9 +27,32 @@ def notes(tmp_path: Path) -> Notes:
     return Notes(tmp_path / "notes")
 
 
-def run(notes: Notes, what: str, **settings: Any) -> TestQueue:
+class BusyMachine(SystemClock):
+    """The system's clock, which a test moves ahead as if the machine were busy."""
+
+    skipped_seconds = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.skipped_seconds
+
+
+class SlowQueue(TestQueue):
+    """A queue on which every request of a child takes half a second."""
+
+    saves = 0
+
+    def __init__(self) -> None:
+        self.machine = BusyMachine()
+        super().__init__(lease_seconds=3600.0, clock=self.machine)
+
+    def save_checkpoint(self, message: AnyMessage, checkpoint: Any) -> None:
+        self.saves += 1
+        self.machine.skipped_seconds += 0.5
+
+
+def run(notes: Notes, what: str, queue: TestQueue | None = None, **settings: Any) -> TestQueue:
     """Give `first` to a broken child; `second` is an ordinary message after it."""
-    queue = TestQueue()
+    queue = TestQueue() if queue is None else queue
     fields = settings.pop("fields", {})
     queue.push_ids("first", what=what, notes=str(notes.path), **fields)
     queue.push_ids("second", what="finish", notes=str(notes.path))
@@ -123,14 +150,16 @@ def test_an_endless_frame_is_refused_by_its_length_and_costs_no_memory(
     assert_killed_and_retried(queue, notes)
 
 
-def test_endless_requests_are_ended_and_cost_no_memory(notes: Notes) -> None:
+def test_endless_requests_are_ended_by_their_bytes_and_cost_no_memory(notes: Notes) -> None:
+    queue = SlowQueue()
     tracemalloc.start()
     try:
-        queue = run(notes, "endless_requests", timeout_seconds=60.0)
+        run(notes, "endless_requests", queue)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 32 << 20
+    assert queue.saves * len(child_wire.pack_response()) < MAX_PIPE_BYTES
     assert_killed_and_retried(queue, notes)
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.local.filesystem import FilesystemQueue
-from holdfast.adapters.local.sqlite.queue.queue import SQLiteQueue
-from holdfast.core.errors import LeaseLost
-from holdfast.core.events import ChildKilled, Events, MessageLeaseLost
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import AnyMessage
-from holdfast.core.worker.worker import Worker
+from holdfast.errors import LeaseLost
+from holdfast.events import ChildKilled, Events, MessageLeaseLost
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import AnyMessage
+from holdfast.queues.files import FilesystemQueue
+from holdfast.queues.sqlite.queue import SQLiteQueue
+from holdfast.worker.worker import Worker
 from support.workers import handlers
 from support.workers.notes import Notes, eventually
 from support.workers.running import Seen, members, running

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import AnyMessage, AttemptFailed, Context, Reject, Retry, Worker
-from holdfast.core.events import DeadLettered, Retried
+from holdfast.events import DeadLettered, Retried
 from support.workers import handlers
 from support.workers.notes import Notes
 from support.workers.running import TestQueue, run_until_empty

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.local.filesystem import FilesystemQueue
+from holdfast.queues.files import FilesystemQueue
 from support.paths import make_child_environment
 from support.workers import parent
 from support.workers.notes import Notes, eventually
@@ -120,7 +120,7 @@ def test_a_script_without_a_main_guard_ends_with_a_hint_and_starts_no_further_pr
     script = tmp_path / "unguarded.py"
     script.write_text(
         f"with open({str(tmp_path / 'imports')!r}, 'a') as file: file.write('.')\n"
-        "from holdfast.core.worker.worker import Worker\n"
+        "from holdfast.worker.worker import Worker\n"
         "from holdfast.testing import MemoryQueue\n"
         "Worker(MemoryQueue(), print, isolation='process').run(until_empty=True)\n"
     )
@@ -200,7 +200,7 @@ sys.exit(subprocess.run([sys.executable, "-c", sys.argv[1]]).returncode)
 """
 _KILLS_A_GROUP = """
 import os, time
-from holdfast.core.process.process_group import is_group_gone, kill_group
+from holdfast.process.process_group import is_group_gone, kill_group
 ready, tell = os.pipe()
 leader = os.fork()
 if not leader:

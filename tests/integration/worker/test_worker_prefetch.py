@@ -19,19 +19,19 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.adapters.local.filesystem import FilesystemQueue
-from holdfast.adapters.local.sqlite.queue.queue import SQLiteQueue
-from holdfast.core.backoff import Backoff
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import QueueUnavailable
-from holdfast.core.events import MessageLeaseLost
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import AnyMessage, get_lease
-from holdfast.core.worker.outcome import Done
-from holdfast.core.worker.worker import Worker, WorkerReport
+from holdfast.errors import QueueUnavailable
+from holdfast.events import MessageLeaseLost
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import AnyMessage, get_lease
+from holdfast.queues.files import FilesystemQueue
+from holdfast.queues.sqlite.queue import SQLiteQueue
+from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock, SimulatedSqs
+from holdfast.worker.outcome import Done
+from holdfast.worker.worker import Worker, WorkerReport
 from support.workers import handlers
 from support.workers.notes import Notes, eventually
 from support.workers.running import SlowMotionClock, TestQueue, run_until_empty, running

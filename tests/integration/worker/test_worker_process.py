@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import HandlerNotFound
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.message import QueueMessage
-from holdfast.core.worker.worker import Worker, WorkerReport
+from holdfast.errors import HandlerNotFound
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.message import QueueMessage
 from holdfast.testing import MemoryQueue
+from holdfast.worker.worker import Worker, WorkerReport
 from support.workers import handlers
 from support.workers.messages import Enrich
 from support.workers.notes import Notes, eventually

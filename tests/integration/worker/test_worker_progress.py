@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from holdfast import AnyMessage, open_queue
-from holdfast.core.queue.info import Holder, MessageState
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.worker.worker import Worker
+from holdfast.queue.info import Holder, MessageState
+from holdfast.queue.manager import QueueManager
+from holdfast.worker.worker import Worker
 from support.workers import handlers
 from support.workers.notes import Notes, eventually
 from support.workers.running import running

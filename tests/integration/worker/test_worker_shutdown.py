@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.clock import SystemClock
-from holdfast.core.events import Events, WorkerStopped, WorkerStopping
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.message import AnyMessage, get_lease
-from holdfast.core.worker.outcome import Retry
-from holdfast.core.worker.worker import Worker, WorkerReport
+from holdfast.events import Events, WorkerStopped, WorkerStopping
+from holdfast.lease.clock import SystemClock
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock
+from holdfast.worker.outcome import Retry
+from holdfast.worker.worker import Worker, WorkerReport
 from support.workers.handlers import do
 from support.workers.notes import Notes, eventually
 from support.workers.running import Seen, TestQueue, is_alive, pass_a_renewal, running
@@ -278,8 +278,8 @@ def test_a_message_that_cannot_be_settled_does_not_block_the_end_of_the_worker()
 SCRIPT = """
 import signal, sys, time
 from threading import Event, Thread
-from holdfast.core.queue.message import AnyMessage, get_lease
-from holdfast.core.worker.worker import Worker
+from holdfast.queue.message import AnyMessage, get_lease
+from holdfast.worker.worker import Worker
 from holdfast.testing import MemoryQueue
 
 queue = MemoryQueue()
@@ -351,7 +351,7 @@ def test_a_worker_runs_without_subscribers() -> None:
 
 INTERRUPTED_WAITS = """
 import signal
-from holdfast.core.worker.worker import SignalSafeEvent
+from holdfast.worker.worker import SignalSafeEvent
 
 event = SignalSafeEvent()
 signal.signal(signal.SIGALRM, lambda *_: event.set())

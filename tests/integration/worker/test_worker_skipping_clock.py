@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import AnyMessage, Backoff, Context, Retry, Worker
-from holdfast.core.events import Events, MessageLeaseLost, TakenOver
+from holdfast.events import Events, MessageLeaseLost, TakenOver
 from holdfast.testing import MemoryQueueFactory, SkippingClock
 from support.workers.running import Seen, run_until_empty
 

@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import ConfigError, LeaseLost
-from holdfast.core.events import (
+from holdfast.errors import ConfigError, LeaseLost
+from holdfast.events import (
     Completed,
     DeadLettered,
     MessageLeaseLost,
     PollFailed,
     WorkerStarted,
+    WorkerStopped,
+    WorkerStopping,
 )
-from holdfast.core.queue.message import AnyMessage
-from holdfast.core.worker.outcome import Done, Reject, Retry
-from holdfast.core.worker.worker import Worker, WorkerReport
+from holdfast.queue.message import AnyMessage
 from holdfast.testing import ManualClock, MemoryQueue
+from holdfast.worker.outcome import Done, Reject, Retry
+from holdfast.worker.worker import Worker, WorkerReport
 from support.workers.notes import eventually
 from support.workers.running import TestQueue, pass_a_renewal, run_until_empty, running
 
@@ -35,6 +37,14 @@ def test_everything_pushed_is_handled_once_and_acked() -> None:
     assert queue.stats().completed == 100
     assert len(queue.seen.of(Completed)) == 100
     assert queue.seen.of(WorkerStarted) == [WorkerStarted("memory", 1, "thread")]
+
+
+@pytest.mark.requirement("R003-032")
+def test_a_worker_that_finds_no_message_reports_nothing_about_it() -> None:
+    queue = TestQueue()
+    run_until_empty(Worker(queue, lambda message: None))
+    kinds = [type(event) for event in queue.seen.events]
+    assert kinds == [WorkerStarted, WorkerStopping, WorkerStopped]
 
 
 @pytest.mark.parametrize("result", [None, Done()])

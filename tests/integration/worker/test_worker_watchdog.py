@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.events import ChildKilled, MessageLeaseLost
-from holdfast.core.worker.worker import Worker, WorkerReport
+from holdfast.events import ChildKilled, MessageLeaseLost
+from holdfast.worker.worker import Worker, WorkerReport
 from support.workers import handlers
 from support.workers.notes import Notes, eventually
 from support.workers.running import TestQueue, is_alive, members, run_until_empty, running

@@ -10,18 +10,18 @@ from textwrap import dedent
 
 import pytest
 
-from holdfast.core.events import Event, Events
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.message import AnyMessage
-from holdfast.core.worker.worker import Worker
-from holdfast.jobs.engine import EngineSettings, JobEngine
-from holdfast.jobs.events import PoolWorkerStarted
-from holdfast.jobs.model import TaskResult
-from holdfast.jobs.pool.pool import WorkerPool
-from holdfast.jobs.pool.ports import Assignment
+from holdfast.events import Event, Events
+from holdfast.exports.engine import EngineSettings, JobEngine
+from holdfast.exports.events import PoolWorkerStarted
+from holdfast.exports.model import TaskResult
+from holdfast.exports.pool.pool import WorkerPool
+from holdfast.exports.pool.ports import Assignment
+from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
+from holdfast.exports.sqlite_jobs import MemoryJobs
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.message import AnyMessage
 from holdfast.testing import MemoryQueue
-from holdfast.testing.memory_jobs import MemoryJobs
-from holdfast.testing.stepfunctions import SimulatedStepFunctions
+from holdfast.worker.worker import Worker
 from support.paths import TESTS
 from support.workers import pool_work
 from support.workers.notes import Notes, eventually
@@ -42,8 +42,8 @@ def test_when_only_some_slots_get_a_thread_nothing_is_claimed(isolation: str) ->
     program = f"""
         import resource, threading
         from pathlib import Path
-        from holdfast.core.queue.message import AnyMessage
-        from holdfast.core.worker.worker import Worker
+        from holdfast.queue.message import AnyMessage
+        from holdfast.worker.worker import Worker
         from holdfast.testing import MemoryQueue
         from support.workers.handlers import sleep
 

@@ -21,8 +21,8 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from holdfast.adapters.aws import clients
-from holdfast.adapters.aws.json_client.client import JsonClient
+from holdfast.aws import clients
+from holdfast.aws.json_client.client import JsonClient
 from support.aws.lean import make_lean_client
 from support.http_server import LoopbackServer
 

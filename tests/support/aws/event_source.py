@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast import QueueMessage
-from holdfast.adapters.aws.sqs import SQSQueue
+from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock
 from holdfast.testing.sqs import SimulatedSqs
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.adapters.aws.json_client.client import JsonClient, RetryPolicy
-from holdfast.adapters.aws.json_client.settings import EnvironmentCredentials
-from holdfast.adapters.aws.json_client.transport import Timeouts
+from holdfast.aws.json_client.client import JsonClient, RetryPolicy
+from holdfast.aws.json_client.settings import EnvironmentCredentials
+from holdfast.aws.json_client.transport import Timeouts
 
 
 def make_lean_client(

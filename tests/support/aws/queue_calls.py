@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from holdfast.adapters.aws.sqs.address import parse_address
-from holdfast.adapters.aws.sqs.queue_client import QueueClient
-from holdfast.adapters.aws.stepfunctions import StepFunctionsCallbacks
-from holdfast.jobs.model import TaskToken
+from holdfast.exports.model import TaskToken
+from holdfast.exports.step_functions import StepFunctionsCallbacks
+from holdfast.queues.sqs.address import parse_address
+from holdfast.queues.sqs.queue_client import QueueClient
 from support.aws.calls import QUEUE, TOKEN
 
 

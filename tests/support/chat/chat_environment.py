@@ -17,8 +17,8 @@ from urllib.parse import urlencode
 import boto3
 from moto import mock_aws
 
-from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations, create_tables
-from holdfast.conversations.model import Conversation, ConversationKey, digest_texts
+from holdfast.chat.dynamodb import DynamoDBConversations, create_tables
+from holdfast.chat.model import Conversation, ConversationKey, digest_texts
 
 TOKEN = "canary-twilio-token"
 SHOP = "whatsapp:+4930999888"

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.conversations.errors import PermanentError, SendStatusUnknown
-from holdfast.conversations.outbox import SentPart, WriterAnswer
-from holdfast.conversations.ports import ReplyPart, ReplyRequest, Secret
+from holdfast.chat.errors import PermanentError, SendStatusUnknown
+from holdfast.chat.outbox import SentPart, WriterAnswer
+from holdfast.chat.ports import ReplyPart, ReplyRequest, Secret
 
 
 @dataclass

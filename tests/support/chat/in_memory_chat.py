@@ -2,22 +2,22 @@
 
 from threading import Event
 
-from holdfast.conversations.messages import Trigger, parse_inbound
-from holdfast.conversations.model import Channel, Conversation, ConversationKey
-from holdfast.conversations.operator import Operator
-from holdfast.conversations.policy import ConversationPolicy
-from holdfast.conversations.processor import BatchProcessor
-from holdfast.conversations.staging import Stager, StagingResult
-from holdfast.conversations.sweeper import Sweeper
-from holdfast.core.events import Event as HoldfastEvent
-from holdfast.core.events import Events
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.message import get_lease
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.handler import Result
-from holdfast.core.worker.settle import settle
+from holdfast.chat.messages import Trigger, parse_inbound
+from holdfast.chat.model import Channel, Conversation, ConversationKey
+from holdfast.chat.operator import Operator
+from holdfast.chat.policy import ConversationPolicy
+from holdfast.chat.processor import BatchProcessor
+from holdfast.chat.staging import Stager, StagingResult
+from holdfast.chat.sweeper import Sweeper
+from holdfast.events import Event as HoldfastEvent
+from holdfast.events import Events
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.message import get_lease
 from holdfast.testing import ManualClock, MemoryConversations, MemoryQueue
-from holdfast.testing.chat_providers import FakeProviders
+from holdfast.worker.context import Context
+from holdfast.worker.handler import Result
+from holdfast.worker.settle import settle
+from support.chat.fake_providers import FakeProviders
 
 KEY = ConversationKey("whatsapp:you", "c")
 CHANNEL_CONFIG = {"whatsapp_credentials_id": "twilio-secret", "sender": "whatsapp:us"}
@@ -34,8 +34,10 @@ class QuietKeeper(LeaseKeeper):
 class Ground:
     """A chat application with real components, and fakes for providers, store and queue."""
 
-    def __init__(self, *, conversation: bool = True, **policy: object) -> None:
-        self.clock = ManualClock()
+    def __init__(
+        self, *, conversation: bool = True, clock: ManualClock | None = None, **policy: object
+    ) -> None:
+        self.clock = clock or ManualClock(auto_advance=True)
         self.emitted: list[HoldfastEvent] = []
         self.events = Events(self.emitted.append)
         self.store = MemoryConversations(clock=self.clock)

@@ -11,8 +11,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from holdfast.bootstrap.exports import open_jobs
-from holdfast.jobs.model import ExportJob, JobStatus
+from holdfast.exports.building import open_jobs
+from holdfast.exports.model import ExportJob, JobStatus
 from support.cli.commands import WAIT_TIMEOUT_SECONDS, Cli, Ran, clean_env, eventually, start
 from support.http_server import Ask, LoopbackServer, Route, Wire, file, status
 

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
-from holdfast.adapters.aws.dynamodb.chat.tables import tables_from_prefix
-from holdfast.adapters.aws.dynamodb.values import decode, encode
-from holdfast.conversations.model import (
+from holdfast.chat.dynamodb import DynamoDBConversations
+from holdfast.chat.dynamodb.tables import tables_from_prefix
+from holdfast.chat.model import (
     Conversation,
     ConversationKey,
     Fragment,
@@ -20,6 +19,7 @@ from holdfast.conversations.model import (
     Window,
     make_parked_id,
 )
+from holdfast.store.dynamodb.values import decode, encode
 
 NOW = 1_800_000_000.0
 LATER = NOW + 30 * 86_400.0

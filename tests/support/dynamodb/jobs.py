@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb import DynamoDBJobs
-from holdfast.jobs.errors import JobExists
-from holdfast.jobs.model import (
+from holdfast.exports.dynamodb import DynamoDBJobs
+from holdfast.exports.errors import JobExists
+from holdfast.exports.model import (
     ExportJob,
     ExportTask,
     JobError,
@@ -18,6 +18,7 @@ from holdfast.testing import ManualClock
 
 CANARY = "canary-of-a-task-token"
 STALLED = JobError("JobStalled", "no task was finished for too long")
+CLOSED = JobError("TaskTimedOut", "Step Functions does not wait for this job any more")
 
 Write = Callable[[DynamoDBJobs], object]
 
@@ -107,6 +108,17 @@ def _prepare_begun(jobs: DynamoDBJobs, clock: ManualClock) -> None:
     assert jobs.begin_callback("job", again_after_seconds=5.0)
 
 
+def _prepare_closed(jobs: DynamoDBJobs, clock: ManualClock) -> None:
+    start_job(jobs, clock, 3)
+    assert jobs.note_token_closed("job", TaskToken(CANARY), CLOSED)
+
+
+def _prepare_failed(jobs: DynamoDBJobs, clock: ManualClock) -> None:
+    _prepare_closed(jobs, clock)
+    assert jobs.give_up_closed("job", grace_seconds=0.0)
+    assert jobs.settle("job", JobStatus.FAILED, CLOSED)
+
+
 PREPARATIONS = {
     "nothing": _prepare_nothing,
     "saved": _prepare_saved,
@@ -115,6 +127,8 @@ PREPARATIONS = {
     "counted": _prepare_counted,
     "decided": decide_job,
     "begun": _prepare_begun,
+    "closed": _prepare_closed,
+    "failed": _prepare_failed,
 }
 
 
@@ -164,5 +178,14 @@ WRITES = {
     ),
     "end_callback": Case("begun", lambda jobs: jobs.end_callback("job", in_doubt=False)),
     "settle": Case("begun", lambda jobs: jobs.settle("job", JobStatus.COMPLETED, None)),
+    "note_token_closed": Case(
+        "working", lambda jobs: jobs.note_token_closed("job", TaskToken(CANARY), CLOSED)
+    ),
+    "give_up_closed": Case(
+        "closed", lambda jobs: jobs.give_up_closed("job", grace_seconds=0.0)
+    ),
+    "attach_token to a failed job": Case(
+        "failed", lambda jobs: jobs.attach_token("job", TaskToken("other"))
+    ),
     "attach_token": Case("working", lambda jobs: jobs.attach_token("job", TaskToken("other"))),
 }

@@ -8,7 +8,7 @@ import boto3
 from moto import mock_aws
 from moto.dynamodb.models import dynamodb_backends
 
-from holdfast.adapters.aws.dynamodb.tables import JobTables, define_tables
+from holdfast.exports.dynamodb.tables import JobTables, define_tables
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.jobs.errors import TokenClosed
-from holdfast.jobs.model import TaskToken
+from holdfast.exports.errors import TokenClosed
+from holdfast.exports.model import TaskToken
 
 
 class Crashing:

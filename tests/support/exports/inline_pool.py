@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from holdfast.jobs.dispatcher import TaskDispatcher
-from holdfast.jobs.model import JobError, TaskResult
-from holdfast.jobs.pool.ports import Assignment
+from holdfast.exports.dispatcher import TaskDispatcher
+from holdfast.exports.model import JobError, TaskResult
+from holdfast.exports.pool.ports import Assignment
 
 Do = Callable[[Assignment], TaskResult | None]
 

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from holdfast.core.events import Event, Events
-from holdfast.jobs.errors import StoreUnavailable
-from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
-from holdfast.jobs.model import ExportJob, JobState, JobStatus, TaskToken
+from holdfast.events import Event, Events
+from holdfast.exports.errors import StoreUnavailable
+from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
+from holdfast.exports.model import ExportJob, JobState, JobStatus, TaskToken
+from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.stepfunctions import SimulatedStepFunctions
 
 GENEROUS_SECONDS = 20.0
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.adapters.local.filesystem import names
+from holdfast.queues.files import names
 
 STATES = ("pending", "leased", "completed", "failed")
 _PATTERNS = {

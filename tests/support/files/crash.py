@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from io import FileIO
 from typing import Any
 
-from support.filesystem.watched import WatchedFs
+from support.files.watched import WatchedFs
 
 CHANGING = frozenset(
     {

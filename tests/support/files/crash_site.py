@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.testing.clock import ManualClock
-from support.filesystem.copies import copy_with_links
-from support.filesystem.crash import CrashingFs, Ending, die
-from support.filesystem.queue_folder import LEASE, Ground, Queue, make_clock
-from support.filesystem.scenarios import ABSENT, SCENARIOS, Fate, Scenario
+from support.files.copies import copy_with_links
+from support.files.crash import CrashingFs, Ending, die
+from support.files.queue_folder import LEASE, Ground, Queue, make_clock
+from support.files.scenarios import ABSENT, SCENARIOS, Fate, Scenario
 from support.fork_server import run_in_small_child
 
 LATER_SECONDS = 2_000.0  # past every lease and delay of the scenarios

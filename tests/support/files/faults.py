@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from support.filesystem.crash import changes
-from support.filesystem.watched import WatchedFs
+from support.files.crash import changes
+from support.files.watched import WatchedFs
 
 Concerns = Callable[[str, tuple[Any, ...]], bool]
 

@@ -6,13 +6,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.errors import LeaseLost
-from holdfast.core.lease.lease import Lease
-from holdfast.core.queue.manager import MessageState
-from holdfast.core.queue.message import get_lease
-from support.filesystem import audit
-from support.filesystem.queue_folder import LEASE, Ground, Queue, drain, get_key, get_today
-from support.filesystem.stepping import SteppingClock, SteppingFs
+from holdfast.errors import LeaseLost
+from holdfast.lease.lease import Lease
+from holdfast.queue.manager import MessageState
+from holdfast.queue.message import get_lease
+from support.files import audit
+from support.files.queue_folder import LEASE, Ground, Queue, drain, get_key, get_today
+from support.files.stepping import SteppingClock, SteppingFs
 from support.interleaving import Baton, Policy, explore, wander
 
 Actor = Callable[[], None]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from support.filesystem.watched import WatchedFs
+from support.files.watched import WatchedFs
 
 
 @dataclass(eq=False)

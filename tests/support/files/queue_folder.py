@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
-from holdfast.core.backoff import Backoff
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.queue.message import AnyMessage, get_lease
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.queue.message import AnyMessage, get_lease
+from holdfast.queues.files import FilesystemQueue, FsOps
 from holdfast.testing.clock import ManualClock
 
 LEASE = 30.0

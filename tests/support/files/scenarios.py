@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from holdfast.core.queue.message import QueueMessage
-from support.filesystem.queue_folder import (
+from holdfast.queue.message import QueueMessage
+from support.files.queue_folder import (
     LEASE,
     MUCH_LATER,
     Ground,

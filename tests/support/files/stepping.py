@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.testing.clock import ManualClock
-from support.filesystem.watched import WatchedFs
+from support.files.watched import WatchedFs
 from support.interleaving import Baton
 
 NOTICEABLE = frozenset(

@@ -11,10 +11,10 @@ import os
 import sys
 from typing import Any
 
-from holdfast.bootstrap.queues import open_queue
-from holdfast.core.errors import LeaseLost
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import AnyMessage
+from holdfast.errors import LeaseLost
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import AnyMessage
+from holdfast.queues.opening import open_queue
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from holdfast.adapters.local.filesystem import FsOps
+from holdfast.queues.files import FsOps
 
 CALLS = (
     "open",

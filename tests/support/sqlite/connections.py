@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from sqlite3 import Connection
 
-from holdfast.adapters.local.sqlite.database import Database
+from holdfast.store.sqlite.database import Database
 
 
 @contextmanager

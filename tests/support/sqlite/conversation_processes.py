@@ -6,9 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.adapters.local.sqlite import SQLiteConversations
-from holdfast.conversations.errors import LockLost
-from holdfast.conversations.model import (
+from holdfast.chat.errors import LockLost
+from holdfast.chat.model import (
     ConversationKey,
     Fragment,
     HistoryMessage,
@@ -17,7 +16,8 @@ from holdfast.conversations.model import (
     ParkedBatch,
     Turn,
 )
-from holdfast.conversations.outbox import WritingReply
+from holdfast.chat.outbox import WritingReply
+from holdfast.chat.sqlite_conversations import SQLiteConversations
 
 WAIT_TIMEOUT_SECONDS = 60.0
 TURNS = 15

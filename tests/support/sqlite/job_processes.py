@@ -8,10 +8,10 @@ from pathlib import Path
 from random import Random
 from threading import Event, Thread
 
-from holdfast.adapters.local.sqlite import SQLiteJobs
-from holdfast.core.errors import ConfigError
-from holdfast.jobs.errors import JobClosed, StoreUnavailable
-from holdfast.jobs.model import ExportTask, JobError, TaskResult
+from holdfast.errors import ConfigError
+from holdfast.exports.errors import JobClosed, StoreUnavailable
+from holdfast.exports.model import ExportTask, JobError, TaskResult
+from holdfast.exports.sqlite_jobs import SQLiteJobs
 
 WAIT_TIMEOUT_SECONDS = 60.0
 FORKS = 8

@@ -6,11 +6,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from holdfast.adapters.local.sqlite.queue.queue import SQLiteQueue
-from holdfast.core.backoff import Backoff
-from holdfast.core.queue.message import AnyMessage
+from holdfast.lease.backoff import Backoff
+from holdfast.queue.message import AnyMessage
+from holdfast.queues.sqlite.queue import SQLiteQueue
 from holdfast.testing import ManualClock
-from support.filesystem.queue_folder import LEASE, MAX_ATTEMPTS
+from support.files.queue_folder import LEASE, MAX_ATTEMPTS
 
 Queue = SQLiteQueue[Any]
 

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.queue.message import get_lease
+from holdfast.queue.message import get_lease
 from holdfast.testing import ManualClock
-from support.filesystem.crash import Ending, die
-from support.filesystem.queue_folder import LEASE, make_message
-from support.filesystem.scenarios import (
+from support.files.crash import Ending, die
+from support.files.queue_folder import LEASE, make_message
+from support.files.scenarios import (
     ABSENT,
     DEAD,
     DONE,

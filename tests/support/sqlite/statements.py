@@ -5,7 +5,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
-from support.filesystem.crash import die
+from support.files.crash import die
 
 
 class StatementCounter:

@@ -12,7 +12,7 @@ import time_machine
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from holdfast.core.clock import Clock
+from holdfast.lease.clock import Clock
 from holdfast.testing.clock import ManualClock
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat
 from support.waiting import TEST_TIMEOUT_SECONDS, wait_until

@@ -30,6 +30,7 @@ NOT_ON_MINISTACK: Mapping[tuple[str, str], str] = {
     ("exports", "HeartbeatFailureRateAlarm"): _METRIC_MATH,
     ("conversations", "OldestMessageAlarm"): _METRIC_MATH,
     ("conversations", "LostLeasesAlarm"): _METRIC_MATH,
+    ("conversations", "WebhookFailuresAlarm"): _METRIC_MATH,
 }
 """The resources, by template and name, that are left out, with the reason for each."""
 IGNORED_BY_MINISTACK: Mapping[tuple[str, str], str] = {

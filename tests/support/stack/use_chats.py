@@ -9,9 +9,9 @@ from urllib.parse import urlencode
 
 from twilio.request_validator import RequestValidator
 
-from holdfast.bootstrap.chats import ChatApp, build_chat
-from holdfast.conversations.messages import Inbound
-from holdfast.conversations.model import (
+from holdfast.chat.building import ChatApp, build_chat
+from holdfast.chat.messages import Inbound
+from holdfast.chat.model import (
     Conversation,
     ConversationKey,
     Fragment,
@@ -101,16 +101,21 @@ def park(cloud: Cloud, app: ChatApp) -> None:
     }
 
 
-def post(cloud: Cloud, sid: str, body: str, channel: str) -> None:
-    """Post a message to the function URL, as Twilio does."""
+def find_function_url(cloud: Cloud) -> str:
+    """Return the URL at which ministack serves the function that Twilio calls."""
     functions = get_client(cloud.server, "lambda")
     config = functions.get_function_url_config(FunctionName="shop-staging")
     url_id = config["FunctionUrl"].removeprefix("https://").partition(".")[0]
+    return f"{cloud.server.url}/_aws/lambda-url/{url_id}/twilio"
+
+
+def post(cloud: Cloud, sid: str, body: str, channel: str) -> None:
+    """Post a message to the function URL, as Twilio does."""
     addresses = {"From": CUSTOMERS[channel], "To": SHOP[channel]}
     data = {"MessageSid": sid, "Body": body, "NumMedia": "0", **addresses}
     signature = RequestValidator(TOKEN).compute_signature(WEBHOOK, data)
     request = urllib.request.Request(
-        f"{cloud.server.url}/_aws/lambda-url/{url_id}/twilio",
+        find_function_url(cloud),
         urlencode(data).encode(),
         {"X-Twilio-Signature": signature},
     )

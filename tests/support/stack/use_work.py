@@ -54,6 +54,8 @@ def use_exports(cloud: Cloud) -> None:
         files.on("/b.bin", make_gated(b"b" * 50, gate))
         lines = "".join(f"{files.url('/' + name)}\n" for name in names)
         s3.put_object(Bucket="shop-files", Key="lists/e-1.txt", Body=lines.encode())
+        gone = files.url("/gone.bin").encode()
+        s3.put_object(Bucket="shop-files", Key="lists/e-3.txt", Body=gone)
         service = (cloud.stacks["exports"], cloud.folder, cloud.calls)
         options = ("--allow-host", files.origin)
         env = {"ECS_AGENT_URI": agent.uri, "HOLDFAST_LEASE_SECONDS": "9"}
@@ -67,6 +69,9 @@ def use_exports(cloud: Cloud) -> None:
             succeeded = _wait_for_execution(cloud, begun)
             missing = _start_execution(cloud, jobId="job-2", exportId="no-list", userId="u-1")
             failed = _wait_for_execution(cloud, missing)
+            # It looks in S3 for a file of an earlier attempt before it reports the failure.
+            refused = _start_execution(cloud, jobId="job-3", exportId="e-3", userId="u-1")
+            assert _wait_for_execution(cloud, refused)["error"] == "SomeFilesFailed"
             cloud.send_garbage("shop-export-jobs")
     assert agent.requests
     assert succeeded["status"] == "SUCCEEDED", succeeded

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from holdfast.conversations.outbox import SentPart
-from holdfast.conversations.ports import ReplyPart, ReplySender, Secret
+from holdfast.chat.outbox import SentPart
+from holdfast.chat.ports import ReplyPart, ReplySender, Secret
 
 
 def send(sender: ReplySender, part: ReplyPart, secret: Secret, **how: Any) -> SentPart:

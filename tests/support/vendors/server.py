@@ -14,7 +14,7 @@ the faults that moto cannot produce.
     POST /_keys    {"openai": "sk-…", "twilio": "token"}: then no others are accepted
     POST /_forget  {"conversation": "conv_…"}
 
-    openai.open .look .list .write, twilio.send .list, aws.secret   the calls that can fail
+    openai.open .look .list .write .count, twilio.send .list, aws.secret   can fail
 
 With `--until-stdin-closes` the process ends with its parent. The error texts repeat everything
 that was sent, including the key, so tests detect code that forwards them.

@@ -63,6 +63,8 @@ class Books:
     reply: Callable[[str], str] = "Re: {}".format
     shape: dict[str, Any] = field(default_factory=dict)  # merged into OpenAI's responses
     now: Callable[[], float] = time.time
+    listed_after_seconds: float = 0.0  # Twilio lists a message so long after it accepted it
+    listed_at: dict[str, float] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
     numbers: Any = field(default_factory=lambda: count(1))
 
@@ -134,6 +136,13 @@ class Books:
         words = (len(texts[-1].split()), len(answer["content"][0]["text"].split()))
         return _response(ask.body, answer, *words) | self.shape
 
+    def count(self, ask: Ask) -> dict[str, Any]:
+        """Count words as tokens, in the conversation and the input."""
+        name = ask.body.get("conversation")
+        texts = [item["content"][0]["text"] for item in self._items(name)] if name else []
+        words = " ".join([*texts, ask.body.get("input", ""), ask.body.get("instructions", "")])
+        return {"object": "response.input_tokens", "input_tokens": len(words.split())}
+
     def _items(self, name: str, named: bool = False) -> list[dict[str, Any]]:
         if not name.startswith("conv_"):
             raise Refused(400, "invalid_value", "conversation")
@@ -168,11 +177,14 @@ class Books:
             "error_code": None,
         }
         self.messages.append(message)
+        self.listed_at[str(message["sid"])] = self.now() + self.listed_after_seconds
         return message
 
     def list_messages(self, ask: Ask) -> dict[str, Any]:
         size, page = int(ask.query.get("PageSize", 50)), int(ask.query.get("Page", 0))
-        matching = [item for item in reversed(self.messages) if _matches(item, ask.query)]
+        now = self.now()
+        listed = [item for item in self.messages if self.listed_at.get(item["sid"], now) <= now]
+        matching = [item for item in reversed(listed) if _matches(item, ask.query)]
         matching.sort(key=_created, reverse=True)
         more = matching[(page + 1) * size :]
         query = urlencode({**ask.query, "Page": page + 1, "PageToken": f"PA{page + 1}"})
@@ -228,6 +240,7 @@ ROUTES: list[tuple[str, str, str, Deed, int]] = [
     ("GET", r"/v1/conversations/[^/]+", "openai.look", Books.look, 200),
     ("GET", r"/v1/conversations/[^/]+/items", "openai.list", Books.list_items, 200),
     ("POST", r"/v1/responses", "openai.write", Books.write, 200),
+    ("POST", r"/v1/responses/input_tokens", "openai.count", Books.count, 200),
     ("POST", _TWILIO, "twilio.send", Books.send, 201),
     ("GET", _TWILIO, "twilio.list", Books.list_messages, 200),
     ("POST", r"/", "aws.secret", Books.secret, 200),

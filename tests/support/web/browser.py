@@ -14,6 +14,22 @@ from tools.screenshots import CHROMIUM, FLAGS
 from holdfast.web import web_app
 from support.waiting import TEST_TIMEOUT_SECONDS
 
+WIDTHS = (1280, 700, 390, 320)
+# Wider than any usual font, and the same on every machine: each letter of a font of fixed width
+# takes 0.6 em, and a page must work with the spacing, which is that of WCAG 1.4.12.
+WIDE_FONT = """* {
+  font-family: monospace !important;
+  letter-spacing: .12em !important;
+  word-spacing: .16em !important;
+}"""
+USE_STYLES = """css => {
+  const sheet = new CSSStyleSheet();
+  sheet.replaceSync(css);
+  document.adoptedStyleSheets = [sheet];
+}"""
+HAS_OVERFLOW = """() => [...document.querySelectorAll(":root, .table-box, .box, dt")]
+  .some(element => element.scrollWidth > element.clientWidth)"""
+
 __all__ = ["CHROMIUM", "FLAGS", "ConsolePage", "serve_console"]
 
 
@@ -80,16 +96,23 @@ class ConsolePage:
         ]
         assert serious == []
         assert (self.foreign, self.complaints) == ([], [])
+        assert self.find_overflow() == [], f"{self.page.url} scrolls sideways"
 
     def use_scheme(self, scheme: Literal["light", "dark"]) -> None:
         """Change to the light or the dark colours, without a transition."""
         self.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
 
-    def measure_width(self, width: int) -> int:
-        """Return how wide the page is in a window of that width."""
-        self.page.set_viewport_size({"width": width, "height": 800})
-        wide: int = self.page.evaluate("document.documentElement.scrollWidth")
-        return wide
+    def find_overflow(self) -> list[int]:
+        """Return the widths of a window in which the page scrolls sideways with a wide font."""
+        self.page.evaluate(USE_STYLES, WIDE_FONT)
+        overflowing = []
+        for width in WIDTHS:
+            self.page.set_viewport_size({"width": width, "height": 800})
+            if self.page.evaluate(HAS_OVERFLOW):
+                overflowing.append(width)
+        self.page.set_viewport_size({"width": WIDTHS[0], "height": 800})
+        self.page.evaluate(USE_STYLES, "")
+        return overflowing
 
     def close(self) -> None:
         """Close the page."""

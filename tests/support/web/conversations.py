@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.bootstrap.chats import ChatApp, build_chat
-from holdfast.conversations.model import (
+from holdfast.chat.building import ChatApp, build_chat
+from holdfast.chat.model import (
     Conversation,
     ConversationKey,
     Fragment,
@@ -16,9 +16,9 @@ from holdfast.conversations.model import (
     Window,
     make_parked_id,
 )
-from holdfast.conversations.outbox import SendingReply, SentPart, WriterAnswer
-from holdfast.conversations.ports import ConversationStore
-from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.chat.outbox import SendingReply, SentPart, WriterAnswer
+from holdfast.chat.ports import ConversationStore
+from holdfast.lease.clock import SYSTEM_CLOCK
 
 NUMBER = "+4915712345678"
 QUESTION, ANSWER = "where is my parcel", "it is on its way"

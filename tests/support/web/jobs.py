@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from holdfast import open_jobs
-from holdfast.jobs.model import ExportJob, ExportTask, JobError, JobStatus, TaskResult
+from holdfast.exports.model import ExportJob, ExportTask, JobError, JobStatus, TaskResult
 
 EVIL = "<script>alert(1)</script>"
 TOKEN = "secret-token-of-step-functions"

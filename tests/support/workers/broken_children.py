@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.process.wire import PULSE
-from holdfast.core.worker import child_wire
-from holdfast.core.worker.context import Context
+from holdfast.process.wire import PULSE
+from holdfast.worker import child_wire
+from holdfast.worker.context import Context
 from support.workers.notes import Notes
 
 FLOOD_BYTES = 256 << 20  # a reader without a limit would keep all this in memory
@@ -54,7 +54,7 @@ def endless_frame(message: Any, ctx: Any) -> None:
 
 def endless_requests(message: Any, ctx: Any) -> None:
     """Send requests forever and never read a response."""
-    request = _frame(ctx._queue._number, child_wire.LOAD)
+    request = _frame(ctx._queue._number, child_wire.pack_save({}))
     while True:
         _write(ctx, request * 1000)
 

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.errors import MessageTooLarge
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.outcome import Reject, Retry
+from holdfast.errors import MessageTooLarge
+from holdfast.worker.context import Context
+from holdfast.worker.outcome import Reject, Retry
 from support.workers.notes import Notes
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.core.queue.message import QueueMessage
+from holdfast.queue.message import QueueMessage
 
 
 class Enrich(QueueMessage):

@@ -15,12 +15,12 @@ if __name__ == "__mp_main__":
     # that a signal can reach the child before it has its own session.
     time.sleep(float(os.environ.get("SLOW_CHILDREN", "0")))
 
-from holdfast.adapters.local.filesystem import FilesystemQueue
-from holdfast.core.backoff import Backoff
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import AnyMessage
-from holdfast.core.worker.worker import Worker
+from holdfast.lease.backoff import Backoff
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import AnyMessage
+from holdfast.queues.files import FilesystemQueue
 from holdfast.testing import MemoryQueue
+from holdfast.worker.worker import Worker
 from support.workers import handlers
 from support.workers.notes import Notes, eventually
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, TypeVar
 
-from holdfast.core.backoff import Backoff
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import LeaseLost
-from holdfast.core.events import Events
-from holdfast.core.lease.lease import Lease, Refused, Renewal
-from holdfast.core.queue.message import AnyMessage
-from holdfast.core.worker.worker import Worker, WorkerReport
+from holdfast.errors import LeaseLost
+from holdfast.events import Events
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.lease import Lease, Refused, Renewal
+from holdfast.queue.message import AnyMessage
 from holdfast.testing import ManualClock, MemoryQueue
+from holdfast.worker.worker import Worker, WorkerReport
 from support.workers.notes import WAIT_TIMEOUT, eventually
 
 T = TypeVar("T")

@@ -17,8 +17,8 @@ import pytest
 from pydantic import BaseModel, Field, Json
 
 from holdfast.app.arguments import TaskArguments
-from holdfast.core.errors import ConfigError, MalformedMessage
-from holdfast.core.worker.context import Context
+from holdfast.errors import ConfigError, MalformedMessage
+from holdfast.worker.context import Context
 
 if TYPE_CHECKING:
     from nowhere import Missing

@@ -14,8 +14,8 @@ import pytest
 from holdfast import Backoff, Done, GiveBack, Holdfast, QueueManager, Reject, Retry
 from holdfast.app.task import TaskMessage
 from holdfast.app.worker import ResultReporter, TaskExecutor
-from holdfast.core.errors import ConfigError, MalformedMessage, Unsupported
-from holdfast.core.events import (
+from holdfast.errors import ConfigError, MalformedMessage, Unsupported
+from holdfast.events import (
     Completed,
     DeadLettered,
     Events,
@@ -23,10 +23,10 @@ from holdfast.core.events import (
     ResultNotKept,
     Retried,
 )
-from holdfast.core.queue.message import get_lease
-from holdfast.core.worker.settle import InFlight
+from holdfast.queue.message import get_lease
 from holdfast.testing import ManualClock, SkippingClock
 from holdfast.testing.contracts.queue.support import EventRecorder
+from holdfast.worker.settle import InFlight
 from support.waiting import wait_until
 
 app = Holdfast("memory:")

@@ -10,11 +10,11 @@ from botocore.exceptions import (
     ParamValidationError,
 )
 
-from holdfast.adapters.aws.dynamodb.errors import explain_error
-from holdfast.adapters.aws.errors import describe_cause, translate_error
-from holdfast.adapters.aws.stepfunctions import translate_error as translate_callback_error
-from holdfast.core.errors import ConfigError, QueueUnavailable
-from holdfast.jobs.errors import CallbackRefused
+from holdfast.aws.errors import describe_cause, translate_error
+from holdfast.errors import ConfigError, QueueUnavailable
+from holdfast.exports.errors import CallbackRefused
+from holdfast.exports.step_functions import translate_error as translate_callback_error
+from holdfast.store.dynamodb.errors import explain_error
 
 DENIED = ClientError({"Error": {"Code": "AccessDenied"}}, "SendMessage")
 

@@ -17,7 +17,7 @@ from holdfast import ConfigError, Context, Reject, Retry
 from holdfast.events import DeadLettered, Retried
 from holdfast.lambdas import sqs_batch
 from holdfast.testing import ManualClock
-from support.lambdas.event_source import EventSource, LambdaContext, Task, eventually, numbers
+from support.aws.event_source import EventSource, LambdaContext, Task, eventually, numbers
 
 EXTEND = "ChangeMessageVisibilityBatch"
 

@@ -13,9 +13,9 @@ from botocore.exceptions import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.adapters.aws.heartbeat_run import HeartbeatOptions, HeartbeatRun
-from holdfast.core.errors import LeaseLost
-from holdfast.core.events import Events
+from holdfast.aws.heartbeat_run import HeartbeatOptions, HeartbeatRun
+from holdfast.errors import LeaseLost
+from holdfast.events import Events
 from holdfast.testing.clock import ManualClock
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat, stop_all
 from support.sqs.heartbeats import (

@@ -10,7 +10,7 @@ import pytest
 import time_machine
 from botocore.exceptions import ClientError
 
-from holdfast.adapters.aws import heartbeat as home
+from holdfast.aws import heartbeat as home
 from holdfast.utils import sqs_heartbeat
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat
 from support.paths import ROOT
@@ -166,7 +166,8 @@ def test_three_arguments_are_enough_and_a_beat_then_requests_600_seconds(ground:
     ground.settle(heartbeat)
     ground.advance(heartbeat, 121)
     assert [beat.seconds for beat in ground.sqs.beats] == [600, 600]
-    assert [request["ReceiptHandle"] for request in ground.sqs.requests] == [HANDLE, HANDLE]
+    asked = {"QueueUrl": URL, "ReceiptHandle": HANDLE, "VisibilityTimeout": 600}
+    assert ground.sqs.requests == [asked, asked]
     assert sqs_heartbeat.DEFAULT_VISIBILITY_TIMEOUT_EXTENSION_SEC == 600
 
 
@@ -593,6 +594,7 @@ def test_only_a_message_that_can_be_read_gets_a_heartbeat(
     """Parsed and validated first."""
     began: list[object] = []
     bad = {**to_record(in_lambda), "body": json.dumps({"wrong": 1})}
+    del bad["receiptHandle"]  # a heartbeat could not be made
     before = threading.active_count()
     with pytest.raises(ValueError, match="customer"):
         example.process(bad, lambda task, heartbeat: began.append(heartbeat))
@@ -621,15 +623,17 @@ def test_the_heartbeat_runs_while_the_work_does_and_not_after_it(
 
 @pytest.mark.requirement("R000-019", "R000-023", "R000-083")
 @pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize("is_lost", [False, True])
 def test_work_that_fails_stops_the_heartbeat_and_fails_with_its_own_error(
-    in_lambda: MotoMessage, example: Any, short: bool
+    in_lambda: MotoMessage, example: Any, short: bool, is_lost: bool
 ) -> None:
     """The heartbeat's error is asked for on success only."""
     seen: list[SQSHeartbeat] = []
 
     def work(task: dict[str, Any], heartbeat: SQSHeartbeat) -> None:
         seen.append(heartbeat)
-        lose(heartbeat)
+        if is_lost:
+            lose(heartbeat)
         raise KeyError("the work's own")
 
     with pytest.raises(KeyError, match="own"):

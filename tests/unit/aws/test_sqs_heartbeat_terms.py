@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import ConfigError, QueueUnavailable
+from holdfast.errors import ConfigError, QueueUnavailable
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat, interval_from_env, visibility_timeout_of
 from support.sqs.heartbeats import HANDLE, URL, sqs_error
 

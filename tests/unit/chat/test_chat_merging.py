@@ -1,11 +1,13 @@
 """Merging fragments into one text, and splitting a reply (I-MS-7, MS-19)."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.conversations.merging import merge_texts, sort_fragments, split_text
-from holdfast.conversations.model import ConversationKey, Fragment
+from holdfast.chat.merging import merge_texts, sort_fragments, split_text
+from holdfast.chat.model import ConversationKey, Fragment
 
 KEY = ConversationKey("whatsapp:you", "c")
 
@@ -17,6 +19,7 @@ def fragment(sid: str, body: str, at: float, media: tuple[str, ...] = ()) -> Fra
 @pytest.mark.requirement("R002-033", "R002-035")
 def test_fragments_are_merged_as_they_were_received_with_a_line_each():
     rows = [fragment("a", "world", 2.0), fragment("c", "!", 2.5), fragment("b", "hello", 1.0)]
+    rows = [replace(row, staged_at=-row.received_at) for row in rows]  # in another order
     assert merge_texts(sort_fragments(rows)) == "hello\nworld\n!"
 
 

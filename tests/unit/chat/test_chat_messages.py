@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.conversations.errors import InvalidInbound, PermanentError
-from holdfast.conversations.messages import Inbound, Trigger, parse_inbound, parse_time
-from holdfast.conversations.model import Channel, digest_texts, redact_id
-from holdfast.conversations.ports import Secret
+from holdfast.chat.errors import InvalidInbound, PermanentError
+from holdfast.chat.messages import Inbound, Trigger, parse_inbound, parse_time
+from holdfast.chat.model import Channel, ConversationKey, digest_texts, redact_id
+from holdfast.chat.ports import Secret
 
 GOOD = {"message_sid": "SM1", "From": "whatsapp:+4930123456", "To": "whatsapp:+1", "body": "x"}
 NOON = 1_800_000_000.0
@@ -124,6 +124,7 @@ def test_neither_body_nor_number_is_in_a_repr():
     assert "4930123456" not in repr(inbound) + repr(trigger) + repr(inbound.key)
 
 
+@pytest.mark.requirement("R002-049")
 def test_a_secret_is_not_printed_and_not_pickled():
     """(MS-28)"""
     secret = Secret("twilio", {"auth_token": "canary"})
@@ -140,6 +141,7 @@ def test_the_trigger_is_the_seeds_json_and_reads_what_others_send():
     body = b'{"conversation_id": "c", "primary_channel": "+49", "more": 1}'
     trigger = Trigger.model_validate_json(body)
     assert (trigger.conversation_id, trigger.primary_channel) == ("c", "+49")
+    assert trigger.key == ConversationKey("+49", "c")
     assert trigger.window == trigger.id
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.chat import ChatSettings, read_chat_settings, read_trigger_settings
-from holdfast.conversations.model import Channel
-from holdfast.conversations.policy import ConversationPolicy
-from holdfast.core.errors import ConfigError
+from holdfast.chat.model import Channel
+from holdfast.chat.policy import ConversationPolicy
+from holdfast.chat.settings import ChatSettings, read_chat_settings, read_trigger_settings
+from holdfast.errors import ConfigError
 from support.paths import ROOT
 
 NUMBER = "+4930123456789"

@@ -2,22 +2,22 @@
 
 import pytest
 
-from holdfast.conversations.errors import (
+from holdfast.chat.errors import (
     InvalidInbound,
     ParkedNotFound,
     PermanentError,
     SendUnclear,
     TransientError,
 )
-from holdfast.conversations.messages import Inbound, parse_inbound
-from holdfast.conversations.model import ConversationKey, ConversationNotFound, Status, Window
-from holdfast.conversations.operator import Operator
-from holdfast.conversations.policy import DAY, ConversationPolicy, ConversationProfile
-from holdfast.conversations.staging import Stager
-from holdfast.core.errors import ConfigError, QueueUnavailable, StoreUnavailable
-from holdfast.core.worker.outcome import Done, Reject, Retry
+from holdfast.chat.messages import Inbound, parse_inbound
+from holdfast.chat.model import ConversationKey, ConversationNotFound, Status, Window
+from holdfast.chat.operator import Operator
+from holdfast.chat.policy import DAY, ConversationPolicy, ConversationProfile
+from holdfast.chat.staging import Stager
+from holdfast.errors import ConfigError, QueueUnavailable, StoreUnavailable
 from holdfast.testing import MemoryConversations, MemoryQueue
-from support.conversations.in_memory_chat import KEY, Ground
+from holdfast.worker.outcome import Done, Reject, Retry
+from support.chat.in_memory_chat import KEY, Ground
 
 WRITTEN = {"message_sid": "SM1", "from": "whatsapp:you", "conversation_id": "c", "body": "hi"}
 
@@ -57,7 +57,7 @@ def test_an_expired_window_that_is_still_there_is_not_in_the_way(ground):
 class Deaf(MemoryQueue):
     """A queue that cannot be reached."""
 
-    def push_many(self, messages, *, delay_seconds=0.0):
+    def _push(self, message, delay_seconds):
         raise QueueUnavailable("away")
 
 
@@ -226,6 +226,7 @@ def desk(ground: Ground) -> Operator:
 
 def park(ground: Ground, trouble: Exception) -> str:
     ground.providers.the_sender.troubles = [trouble]
+    ground.providers.the_sender.can_tell = False
     ground.say("SM1", "hi")
     ground.run_until_quiet()
     [parked] = ground.store.parked()

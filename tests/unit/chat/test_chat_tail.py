@@ -1,9 +1,10 @@
 """The recent messages in a conversation's row (MS-10, I-MS-10)."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.conversations.model import (
+from holdfast.chat.model import (
     MAX_RECENT_BODY,
     MAX_RECENT_CHARACTERS,
     MAX_RECENT_MESSAGES,
@@ -30,6 +31,7 @@ def test_a_short_history_is_its_own_tail() -> None:
     assert keep_recent_messages((), ()) == ()
 
 
+@pytest.mark.requirement("R002-069")
 def test_of_many_messages_the_last_twenty_are_the_tail() -> None:
     many = messages([5] * 50)
     assert keep_recent_messages((), many) == tuple(many[-20:])

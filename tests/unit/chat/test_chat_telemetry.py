@@ -7,11 +7,11 @@ from typing import Any
 import prometheus_client
 import pytest
 
-from holdfast.adapters.observe.logging import make_line_log
-from holdfast.adapters.observe.metrics import Metrics
-from holdfast.conversations import events as cv
-from holdfast.core.event_log import get_event_name
-from holdfast.core.events import Event
+from holdfast.chat import events as cv
+from holdfast.events import Event
+from holdfast.queue.event_log import get_event_name
+from holdfast.telemetry.logging import make_line_log
+from holdfast.telemetry.prometheus import Metrics
 
 KINDS = [
     kind
@@ -23,12 +23,13 @@ KINDS = [
 SAMPLES: dict[str, Any] = {"str": "x", "int": 1, "float": 0.5, "bool": True}
 WARNINGS = {
     cv.InboundRefused, cv.LockBusy, cv.NothingStaged, cv.SendInDoubt, cv.LockTakenOver,
-    cv.BatchFailed, cv.ReleaseFailed,
+    cv.BatchFailed, cv.ReleaseFailed, cv.WebhookRefused,
 }  # fmt: skip
 LEVELS = {
     **dict.fromkeys(WARNINGS, logging.WARNING),
     cv.BatchParked: logging.ERROR,
     cv.LockNotRenewed: logging.ERROR,
+    cv.WebhookFailed: logging.ERROR,
     cv.SentNotRecorded: logging.CRITICAL,
 }
 
@@ -78,6 +79,9 @@ def test_the_metrics_of_conversations_are_counted() -> None:
         cv.BatchParked("c", 1, "x"),
         cv.SentNotRecorded("c", "StoreUnavailable"),
         cv.SweepFinished(4, 1, 0, 90.0),
+        cv.WebhookRefused("signature", "x"),
+        cv.WebhookRefused("unsigned", "x"),
+        cv.WebhookFailed("store_unavailable", "x"),
     ):
         counted.metrics(event)
     assert counted.value("staged_total", channel="sms") == 2
@@ -85,6 +89,10 @@ def test_the_metrics_of_conversations_are_counted() -> None:
     assert counted.value("tokens_total", kind="completion") == 20
     assert counted.value("writer_seconds_sum") == 3.5
     assert counted.value("in_doubt_total", outcome="found") == 1
-    for name in ("turns_total", "retries_total", "parked_total", "unrecorded_total"):
-        assert counted.value(name) == 1, name
+    for reason in ("signature", "unsigned", "store_unavailable"):
+        assert counted.value("webhook_problems_total", reason=reason) == 1
+    for name in ("turns", "retries", "parked", "unrecorded"):
+        assert counted.value(f"{name}_total") == 1, name
+    for name in ("webhooks_refused", "webhooks_failed"):  # without the unsigned one
+        assert counted.value(f"{name}_total") == 1, name
     assert (counted.value("waiting"), counted.value("oldest_seconds")) == (4, 90)

@@ -5,12 +5,12 @@ from threading import Thread
 
 import pytest
 
-from holdfast.bootstrap.chats import ChatApp, build_chat
-from holdfast.cli.chat.work import ChatWorkers
+from holdfast.chat.building import ChatApp, build_chat
+from holdfast.chat.commands.work import ChatWorkers
+from holdfast.chat.model import Channel
 from holdfast.cli.live_view import EventCounts
-from holdfast.conversations.model import Channel
-from holdfast.core.events import Events
-from holdfast.core.worker.worker import Worker
+from holdfast.events import Events
+from holdfast.worker.worker import Worker
 
 _MAX_SECONDS = 20.0
 

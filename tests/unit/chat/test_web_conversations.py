@@ -12,12 +12,19 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from holdfast.bootstrap.chats import ChatApp, build_chat
-from holdfast.conversations.model import Conversation, ConversationKey, Status
-from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.chat.building import ChatApp, build_chat
+from holdfast.chat.model import (
+    Conversation,
+    ConversationKey,
+    LockAcquired,
+    ParkedBatch,
+    Status,
+)
+from holdfast.chat.outbox import UnclearReply, WriterAnswer
+from holdfast.chat.pages.conversations import PAGE_ROWS, make_reference
+from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.testing import ManualClock, MemoryConversations
 from holdfast.web import web_app
-from holdfast.web.conversations import PAGE_ROWS, make_reference
 from support.web.conversations import (
     ANSWER,
     ANSWERED,
@@ -416,3 +423,22 @@ def test_many_staged_messages_are_cut(chat: ChatApp) -> None:
     page = open_console(chat).get(f"/conversations/conversation?ref={reference}").text
     assert page.count('class="speech ') == PAGE_ROWS
     assert "5 more are staged" in page
+
+
+def test_a_reply_with_an_unclear_answer_may_have_been_sent(chat: ChatApp) -> None:
+    """So it is shown in its conversation, among the parked batches, and with its batch."""
+    store, now = chat.store, SYSTEM_CLOCK.time()
+    locked = store.acquire(WAITING, owner="o", trigger_id="t", now=now, expires_at=now + 600)
+    assert isinstance(locked, LockAcquired)
+    reply = UnclearReply(("sid-0",), WriterAnswer(ANSWER), (), now, 1)
+    store.note(locked.grant, reply, "")
+    client = open_console(chat)
+    page = f"/conversations/conversation?ref={make_reference(WAITING)}"
+    assert "may have been sent" in read_page(client, page)
+    for batch in list(store.parked()):
+        store.unpark(batch.parked_id, back_to_stage=False, now=now, expires_at=now)
+    rows = tuple(store.staged(WAITING.conversation_id))
+    parked = ParkedBatch("p2", WAITING, "no answer", now, rows, reply)
+    store.park(locked.grant, parked, remember_until=now)
+    assert "may have been sent" in read_page(client, "/conversations/parked")
+    assert "unknown whether the customer" in read_page(client, "/conversations/batch?id=p2")

@@ -11,9 +11,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from holdfast.conversations.errors import InvalidInbound, PermanentError, TransientError
-from holdfast.conversations.ports import Secret
-from holdfast.lambdas.webhook import (
+from holdfast.chat.errors import InvalidInbound, PermanentError, TransientError
+from holdfast.chat.lambdas.webhook import (
     SIGNATURE,
     BadRequest,
     SignatureCheck,
@@ -23,6 +22,7 @@ from holdfast.lambdas.webhook import (
     parse_message,
     parse_request,
 )
+from holdfast.chat.ports import Secret
 from holdfast.testing import ManualClock
 
 KIND = "application/x-www-form-urlencoded"

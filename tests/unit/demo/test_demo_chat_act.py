@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.demo.chat_act import LATE, MESSAGES, QUICK, make_report
-from holdfast.cli.demo.screen import DemoReport
+from holdfast.demo.chat_act import LATE, MESSAGES, QUICK, make_report
+from holdfast.demo.screen import DemoReport
 
 FIRST = "You said: " + "\n".join(line.text for line in QUICK)
 SECOND = f"You said: {LATE.text}"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.demo import export_act
-from holdfast.cli.demo.export_act import JOB, compute_checksums, find_incomplete, make_files
-from holdfast.cli.demo.file_server import DemoFile, FileRequest
-from holdfast.cli.demo.screen import DemoReport
-from holdfast.jobs.model import (
+from holdfast.demo import export_act
+from holdfast.demo.export_act import JOB, compute_checksums, find_incomplete, make_files
+from holdfast.demo.file_server import DemoFile, FileRequest
+from holdfast.demo.screen import DemoReport
+from holdfast.exports.model import (
     ExportJob,
     ExportTask,
     JobError,

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import AnyMessage, open_queue
-from holdfast.cli.demo.act import QueueKind
-from holdfast.cli.demo.effect_log import EffectLog
-from holdfast.cli.demo.queue_act import Attempt, QueueAct, make_report
-from holdfast.cli.demo.queue_tasks import make_tasks
+from holdfast.demo.act import QueueKind
+from holdfast.demo.effect_log import EffectLog
+from holdfast.demo.queue_act import Attempt, QueueAct, make_report
+from holdfast.demo.queue_tasks import make_tasks
 
 
 def attempts(*ids: str, attempt: int = 1) -> list[Attempt]:

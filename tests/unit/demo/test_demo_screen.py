@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.demo.act import DemoSizes, QueueKind
-from holdfast.cli.demo.queue_act import QueueAct
-from holdfast.cli.demo.screen import DemoScreen
+from holdfast.demo.act import DemoSizes, QueueKind
+from holdfast.demo.queue_act import QueueAct
+from holdfast.demo.screen import DemoScreen
 
 
 class Terminal(io.StringIO):

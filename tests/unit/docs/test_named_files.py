@@ -10,7 +10,7 @@ from support.paths import ROOT
 
 PAGES = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]
 NAMED = re.compile(r"`([\w./-]+\.py)`")
-FOLDERS = [ROOT / name for name in ("src", "tests", "tools", "bench", "examples")]
+FOLDERS = [ROOT / name for name in ("src", "tests", "tools", "bench", "examples", "infra")]
 
 
 @cache

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.observe.metric import MetricKind
-from holdfast.adapters.observe.metric_table import METRICS
+from holdfast.telemetry.metric import MetricKind
+from holdfast.telemetry.metric_table import METRICS
 from support.paths import ROOT
 
 FOLDER = ROOT / "examples/observability"

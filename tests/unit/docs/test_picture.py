@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import pytest
 from tools.picture import PICTURE
 
-from holdfast.cli.demo.act import DemoSizes
-from holdfast.cli.demo.queue_act import Attempt, QueueAct, make_report
-from holdfast.cli.demo.queue_tasks import HANGING_TASK
-from holdfast.cli.demo.screen import DemoScreen
+from holdfast.demo.act import DemoSizes
+from holdfast.demo.queue_act import Attempt, QueueAct, make_report
+from holdfast.demo.queue_tasks import HANGING_TASK
+from holdfast.demo.screen import DemoScreen
 
 SOURCE = PICTURE.read_text()
 PIECES = ElementTree.fromstring(SOURCE).iter("{http://www.w3.org/2000/svg}text")

@@ -4,10 +4,10 @@ import re
 from typing import Any
 
 import pytest
+from infra.check.alarms import RUNBOOKS
 
-from holdfast.core.event_log import get_event_name
-from holdfast.core.events import Event
-from holdfast.doctor.stack.alarms import RUNBOOKS
+from holdfast.events import Event
+from holdfast.queue.event_log import get_event_name
 from support.paths import ROOT
 from support.shell_commands import find_commands, find_problems
 from support.stack_template import list_stacks
@@ -51,6 +51,8 @@ def test_every_command_exists() -> None:
 def test_a_command_that_does_not_exist_is_noticed() -> None:
     assert find_problems(["holdfast", "dead", "lift"])
     assert find_problems(["holdfast", "dead", "list", "--mine"])
+    assert find_problems(["make", "check-stacks", "STACK=shop"])
+    assert find_problems(["make", "check-stack", "NAME=shop"])
     assert find_problems(["aws", "ecs", "describe-helpers"])
     assert find_problems(["aws", "ecs", "describe-services", "--service"])
 
@@ -67,11 +69,11 @@ def test_every_log_group_exists() -> None:
 
 
 def test_what_is_searched_in_the_log_is_an_event_or_a_level() -> None:
-    import holdfast.conversations.events
-    import holdfast.jobs.events
+    import holdfast.chat.events
+    import holdfast.exports.events
 
-    assert holdfast.conversations.events
-    assert holdfast.jobs.events
+    assert holdfast.chat.events
+    assert holdfast.exports.events
     names = {get_event_name(object.__new__(kind)) for kind in list_kinds(Event)}
     searched = set(re.findall(r"--filter-pattern (\w+)", PAGE))
     assert searched - names == {"ERROR"}

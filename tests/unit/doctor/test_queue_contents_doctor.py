@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
-from holdfast.core.checks import CheckLevel, CheckResult
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.queue.message import AnyMessage
+from holdfast.doctor.checks import CheckLevel, CheckResult
 from holdfast.doctor.file_queue import CONTENTS, QueueContents
 from holdfast.doctor.runner import run_checks
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.queue.message import AnyMessage
+from holdfast.queues.files import FilesystemQueue, FsOps
 from holdfast.testing import ManualClock
 
 

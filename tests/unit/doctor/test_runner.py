@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from holdfast.core.checks import CheckLevel, CheckResult, ok
-from holdfast.core.errors import ConfigError, StoreUnavailable
+from holdfast.doctor.checks import CheckLevel, CheckResult, ok
 from holdfast.doctor.runner import (
     CheckFailed,
     explain_aws_errors,
     require_valid_settings,
     run_checks,
 )
+from holdfast.errors import ConfigError, StoreUnavailable
 
 
 def pass_check(subject: str) -> Iterable[CheckResult]:

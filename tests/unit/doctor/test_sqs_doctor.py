@@ -11,13 +11,13 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 from botocore.stub import Stubber
 
-from holdfast.bootstrap import examine_queue
-from holdfast.config.queue import SqsSettings
-from holdfast.core.checks import CheckLevel, CheckResult
-from holdfast.core.errors import ConfigError
 from holdfast.doctor import sqs_queue
+from holdfast.doctor.checks import CheckLevel, CheckResult
+from holdfast.doctor.queues import examine_queue
 from holdfast.doctor.runner import run_checks
 from holdfast.doctor.sqs_queue import QueueConfiguration, SqsQueue, examine_sqs_queue
+from holdfast.errors import ConfigError
+from holdfast.queues.settings import SqsSettings
 from holdfast.testing import SimulatedSqs
 
 DAY = 86_400

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.local.sqlite.jobs import JOBS, SQLiteJobs
-from holdfast.core.checks import CheckLevel, CheckResult, fail, ok, warn
-from holdfast.core.errors import StoreUnavailable
+from holdfast.doctor.checks import CheckLevel, CheckResult, fail, ok, warn
 from holdfast.doctor.runner import run_checks
 from holdfast.doctor.stores import check_store
+from holdfast.errors import StoreUnavailable
+from holdfast.exports.sqlite_jobs import JOBS, SQLiteJobs
 
 
 class Opener:
@@ -82,11 +82,12 @@ def test_a_file_with_a_problem_is_reported_like_that_of_a_queue(tmp_path: Path) 
     file = tmp_path / "jobs.db"
     SQLiteJobs(file).close()
     opener = Opener()
-    assert [result.check for result in examine(str(file), opener)] == ["store"]
+    before = examine(str(file), opener)  # with a warning if the folder is in memory
     file.chmod(0o644)
     results = examine(str(file), opener)
-    assert [result.check for result in results] == ["store", "store"]
-    assert results[0].found.startswith("access: every user of this machine can read")
+    assert {result.check for result in results} == {"store"}
+    [access] = [result for result in results if result not in before]
+    assert access.found.startswith("access: every user of this machine can read")
     with file.open("r+b") as damaged:
         damaged.seek(100)
         damaged.write(b"\xa5" * 300)

@@ -5,13 +5,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from typing import Any
 
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.jobs.active_job import PAGE_SIZE, ActiveJob
-from holdfast.jobs.dispatcher import TaskDispatcher
-from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskResult
-from holdfast.jobs.tracker import JobTracker
+import pytest
+
+from holdfast.exports.active_job import PAGE_SIZE, ActiveJob
+from holdfast.exports.dispatcher import TaskDispatcher
+from holdfast.exports.model import ExportJob, ExportTask, JobStatus, TaskResult
+from holdfast.exports.tracker import JobTracker
+from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.testing import ManualClock, MemoryJobs
-from support.jobs.inline_pool import InlinePool
+from support.exports.inline_pool import InlinePool
 
 
 def make_tasks(count: int) -> list[ExportTask]:
@@ -179,3 +181,15 @@ def test_a_task_that_was_not_listed_is_listed_again() -> None:
     job = jobs.find_by_id("j")
     assert job is not None
     assert dispatcher.run(job, lost=Event()).status is JobStatus.COMPLETED
+
+
+@pytest.mark.requirement("R004-213")
+def test_each_job_gets_one_slot_before_any_job_gets_a_second() -> None:
+    jobs = MemoryJobs()
+    dispatcher = TaskDispatcher(jobs, JobTracker(jobs, None), lambda task: {})
+    one, other = (ExportJob.create(name, "e", "u") for name in "ab")
+    with dispatcher._enter(one) as first, dispatcher._enter(other) as second:
+        for active in (first, second):
+            active.add_page([ExportTask.create(active.job_id, f"u{n}", "k") for n in range(3)])
+        taken = [dispatcher.take() for _ in range(4)]
+    assert [task.job_id for task in taken if task] == ["a", "b", "a", "b"]

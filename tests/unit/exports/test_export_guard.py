@@ -10,18 +10,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.adapters.export import ip_policy
-from holdfast.adapters.export.errors import TaskError, from_os_error
-from holdfast.adapters.export.ip_policy import (
+from holdfast.errors import ConfigError
+from holdfast.exports.downloads import ip_policy
+from holdfast.exports.downloads.errors import TaskError, from_os_error
+from holdfast.exports.downloads.ip_policy import (
     AddressScope,
     classify_address,
     is_host_service,
     parse_address,
 )
-from holdfast.adapters.export.response_head import HeadReader, ResponseHead
-from holdfast.adapters.export.url_guard import UrlGuard, explain_refusal, parse_url
-from holdfast.adapters.export.work import RetryCounter
-from holdfast.core.errors import ConfigError
+from holdfast.exports.downloads.response_head import HeadReader, ResponseHead
+from holdfast.exports.downloads.url_guard import UrlGuard, explain_refusal, parse_url
+from holdfast.exports.downloads.work import RetryCounter
 
 PUBLIC = "1.1.1.1 8.8.8.8 100.63.255.255 100.128.0.1 172.15.0.1 172.32.0.1 192.167.0.1 "
 PUBLIC += (

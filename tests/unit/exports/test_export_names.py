@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.jobs.errors import InvalidJob
-from holdfast.jobs.file_names import OWN_FOLDER, key_from_url, normalize_key
+from holdfast.exports.errors import InvalidJob
+from holdfast.exports.file_names import OWN_FOLDER, key_from_url, normalize_key
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The parts of seed 004 that no other test of jobs covers: values, messages, logs.
 
-In tests/integration/jobs are the load tests (test_export_load.py) and those that need
+In tests/integration/exports are the load tests (test_export_load.py) and those that need
 processes (test_export_structure.py and test_export_whole_service.py).
 """
 
@@ -11,26 +11,26 @@ from threading import Event as Flag
 
 import pytest
 
-from holdfast.adapters.observe.logging import make_line_log
-from holdfast.core.events import Event, Events
-from holdfast.jobs import events as ev
-from holdfast.jobs.dispatcher import TaskDispatcher
-from holdfast.jobs.errors import CallbackRefused
-from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
-from holdfast.jobs.model import (
+from holdfast.events import Event, Events
+from holdfast.exports import events as ev
+from holdfast.exports.dispatcher import TaskDispatcher
+from holdfast.exports.errors import CallbackRefused
+from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
+from holdfast.exports.model import (
     ExportJob,
     JobState,
     JobStatus,
     TaskToken,
 )
-from holdfast.jobs.ports import JobStateRepository
-from holdfast.jobs.request import JobRequest, TaskSpec
-from holdfast.jobs.runner import JobHeartbeats, JobRunner
-from holdfast.jobs.tracker import JobTracker
+from holdfast.exports.ports import JobStateRepository
+from holdfast.exports.request import JobRequest, TaskSpec
+from holdfast.exports.runner import JobHeartbeats, JobRunner
+from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
+from holdfast.exports.sqlite_jobs import MemoryJobs
+from holdfast.exports.tracker import JobTracker
+from holdfast.telemetry.logging import make_line_log
 from holdfast.testing import ManualClock
-from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
-from holdfast.testing.stepfunctions import SimulatedStepFunctions
-from support.jobs.inline_pool import InlinePool
+from support.exports.inline_pool import InlinePool
 
 # -- values
 
@@ -104,7 +104,7 @@ class Stage:
 
     def __init__(self, step_functions: type[SimulatedStepFunctions]) -> None:
         self.clock = ManualClock()
-        self.jobs = MemoryJobs(JobMemory(), self.clock)
+        self.jobs = MemoryJobs(clock=self.clock)
         self.step_functions = step_functions(self.clock)
         self.token = self.step_functions.open()
         self.seen: list[ExportJob | None] = []  # while tasks are being listed

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from threading import Event as Flag
 from threading import Thread
 from time import sleep
+from typing import Any
 
 import pytest
 
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.events import Event, Events
-from holdfast.jobs import events as ev
-from holdfast.jobs.dispatcher import TaskDispatcher
-from holdfast.jobs.errors import CallbackUnclear, InvalidJob, StoreUnavailable
-from holdfast.jobs.model import (
+from holdfast.events import Event, Events
+from holdfast.exports import events as ev
+from holdfast.exports.dispatcher import TaskDispatcher
+from holdfast.exports.errors import CallbackUnclear, InvalidJob, StoreUnavailable
+from holdfast.exports.model import (
     ExportJob,
     ExportTask,
     JobError,
@@ -25,15 +25,20 @@ from holdfast.jobs.model import (
     TaskResult,
     TaskToken,
 )
-from holdfast.jobs.pool.ports import Assignment
-from holdfast.jobs.request import JobRequest, TaskSpec, build_tasks
-from holdfast.jobs.runner import JobRunner
-from holdfast.jobs.tracker import JobTracker
+from holdfast.exports.pool.ports import Assignment
+from holdfast.exports.request import JobRequest, TaskSpec, build_tasks
+from holdfast.exports.runner import JobRunner
+from holdfast.exports.simulated_step_functions import (
+    AcceptedCallback,
+    SimulatedStepFunctions,
+    TokenState,
+)
+from holdfast.exports.sqlite_jobs import MemoryJobs
+from holdfast.exports.tracker import JobTracker
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.testing import ManualClock
-from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
-from holdfast.testing.stepfunctions import AcceptedCallback, SimulatedStepFunctions, TokenState
-from support.jobs.inline_pool import InlinePool, fail, succeed
-from support.observe.traces import Traces, get_id, get_link_ids
+from support.exports.inline_pool import InlinePool, fail, succeed
+from support.telemetry.traces import Traces, get_id, get_link_ids
 
 
 @dataclass
@@ -57,10 +62,10 @@ class Stage:
     """A runner with a store in memory, a simulated Step Functions and an inline pool."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self.clock = clock or ManualClock()
+        self.clock: Any = clock or ManualClock()
         self.events: list[Event] = []
         self.observed = events = Events(self.events.append)
-        self.jobs = MemoryJobs(JobMemory(), self.clock)
+        self.jobs = MemoryJobs(clock=self.clock)
         self.step_functions = SimulatedStepFunctions(self.clock)
         self.tracker = JobTracker(self.jobs, self.step_functions, events=events)
         self.dispatcher = TaskDispatcher(
@@ -83,6 +88,12 @@ class Stage:
     def run(self, request: JobRequest) -> ExportJob:
         """Run the job with a lease that is not lost."""
         return self.runner.run(request, lost=Flag())
+
+    def read_job(self) -> ExportJob:
+        """Return the stored job."""
+        job = self.jobs.find_by_id("abc-123")
+        assert job is not None
+        return job
 
     def list_outcomes(self) -> list[AcceptedCallback]:
         """Return the accepted callbacks that are not heartbeats."""
@@ -266,6 +277,7 @@ def test_an_old_message_does_not_take_the_job_back(stage: Stage) -> None:
 
 def test_an_execution_that_has_ended_takes_no_job_over(stage: Stage) -> None:
     """Its message was late, and the execution that still waits keeps the job."""
+    stage.clock.auto_advance = True
     first, over = stage.step_functions.open(), stage.step_functions.open()
     stage.step_functions.send_task_failure(over, "Aborted", "by an operator")
     begin(stage, make_request(A, B, token=first), counted=1)
@@ -305,14 +317,7 @@ def test_an_old_token_is_failed_after_the_row_has_the_new_one(stage: Stage) -> N
 def test_another_execution_has_the_job_before_its_message_gets_the_lock(stage: Stage) -> None:
     """The new token gets heartbeats while the first message's run goes on here."""
     first, second = stage.step_functions.open(), stage.step_functions.open()
-    gate, began = Flag(), Flag()
-
-    def slow(task: Assignment) -> TaskResult:
-        began.set()
-        assert gate.wait(30)
-        return succeed(task)
-
-    stage.pool.do = slow
+    began, gate = hold_tasks(stage)
     runs = [
         Thread(target=stage.run, args=(make_request(A, token=token),))
         for token in (first, second)
@@ -328,6 +333,79 @@ def test_another_execution_has_the_job_before_its_message_gets_the_lock(stage: S
     for run in runs:
         run.join(30)
     assert stage.list_kinds() == ["failure", "success"]
+
+
+def hold_tasks(stage: Stage) -> tuple[Flag, Flag]:
+    """Let tasks wait, and return the flags that the first began and that all may end."""
+    began, gate = Flag(), Flag()
+
+    def slow(task: Assignment) -> TaskResult:
+        began.set()
+        assert gate.wait(30)
+        return succeed(task)
+
+    stage.pool.do = slow
+    return began, gate
+
+
+@pytest.mark.parametrize("waited_seconds", [0.7, 700.0])
+def test_a_retried_execution_goes_on_with_the_job_in_the_middle_of_its_download(
+    stage: Stage, waited_seconds: float
+) -> None:
+    """The new token comes soon after the old one closed, or after the job failed for it."""
+    first = stage.step_functions.open(heartbeat_seconds=90)
+    began, gate = hold_tasks(stage)
+    run = Thread(target=stage.run, args=(make_request(A, B, token=first),))
+    run.start()
+    assert began.wait(30)
+    stage.clock.advance(90)
+    stage.tracker.token_closed(stage.read_job(), "TaskTimedOut")
+    stage.clock.advance(waited_seconds)
+    if stage.tracker.fail_closed(stage.read_job(), 600.0).terminal:
+        stage.dispatcher.cancel("abc-123")
+    second = stage.step_functions.open(heartbeat_seconds=90)
+    retried = Thread(target=stage.run, args=(make_request(A, B, token=second),))
+    retried.start()
+    wait_for(lambda: stage.heartbeats.sent.count(second) == 2)
+    assert stage.read_job().task_token == second
+    assert stage.read_job().status is JobStatus.DOWNLOADING
+    # As it was requested and as it is stored, because only that has the token's generation.
+    assert stage.heartbeats.sent[-2:] == [second, second]
+    gate.set()
+    for thread in (run, retried):
+        thread.join(30)
+    job = stage.read_job()
+    assert (job.status, job.state.completed_tasks) == (JobStatus.COMPLETED, 2)
+    assert [(sent.kind, sent.token) for sent in stage.list_outcomes()] == [("success", second)]
+
+
+def test_a_job_that_failed_for_its_token_reports_to_the_next_one_without_work(
+    stage: Stage,
+) -> None:
+    """Every file was done. The message with the closed token is delivered again, too."""
+    first = stage.step_functions.open(timeout_seconds=60)
+    request = make_request(A, B, token=first)
+    begin(stage, request, counted=2)
+    stage.clock.advance(61)
+    stage.tracker.complete("abc-123")
+    assert stage.tracker.complete("abc-123").status is JobStatus.FAILED
+    assert stage.run(request).status is JobStatus.FAILED
+    second, third = stage.step_functions.open(), stage.step_functions.open()
+    assert stage.run(make_request(A, B, token=second)).status is JobStatus.COMPLETED
+    stage.run(make_request(A, B, token=third))
+    sent = [(each.kind, each.token) for each in stage.list_outcomes()]
+    assert sent == [("success", second), ("success", third)]
+    assert stage.pool.taken == []
+
+
+def test_a_single_refusal_of_a_new_token_does_not_leave_its_execution_waiting() -> None:
+    stage = Stage(ManualClock(auto_advance=True))
+    first, second = stage.step_functions.open(timeout_seconds=60), stage.step_functions.open()
+    begin(stage, make_request(A, B, token=first), counted=1)
+    stage.step_functions.deny(1)
+    stage.run(make_request(A, B, token=second))
+    sent = [(each.token, each.error) for each in stage.list_outcomes()]
+    assert sent == [(first, "Superseded"), (second, "")]
 
 
 def begin(stage: Stage, request: JobRequest, counted: int, *, sealed: bool = True) -> None:

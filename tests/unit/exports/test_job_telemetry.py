@@ -7,11 +7,11 @@ from typing import Any
 import prometheus_client
 import pytest
 
-from holdfast.adapters.observe.logging import make_line_log
-from holdfast.adapters.observe.metrics import Metrics
-from holdfast.core.event_log import get_event_name
-from holdfast.core.events import Event
-from holdfast.jobs import events as ev
+from holdfast.events import Event
+from holdfast.exports import events as ev
+from holdfast.queue.event_log import get_event_name
+from holdfast.telemetry.logging import make_line_log
+from holdfast.telemetry.prometheus import Metrics
 
 KINDS = [
     kind

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.events import Event, Events
-from holdfast.jobs import events as ev
-from holdfast.jobs.active_jobs import ActiveJobLister
-from holdfast.jobs.errors import StoreUnavailable
-from holdfast.jobs.model import (
+from holdfast.events import Event, Events
+from holdfast.exports import events as ev
+from holdfast.exports.active_jobs import ActiveJobLister
+from holdfast.exports.errors import StoreUnavailable
+from holdfast.exports.model import (
     ACTIVE,
     CallbackState,
     ExportJob,
@@ -18,11 +18,11 @@ from holdfast.jobs.model import (
     TaskResult,
     TaskToken,
 )
-from holdfast.jobs.reconciler import Reconciler
-from holdfast.jobs.tracker import JobTracker
+from holdfast.exports.reconciler import Reconciler
+from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
+from holdfast.exports.sqlite_jobs import MemoryJobs
+from holdfast.exports.tracker import JobTracker
 from holdfast.testing import ManualClock
-from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
-from holdfast.testing.stepfunctions import SimulatedStepFunctions
 
 
 class Stage:
@@ -31,7 +31,7 @@ class Stage:
     def __init__(self, **options: Any) -> None:
         self.clock = ManualClock()
         self.events: list[Event] = []
-        self.jobs = MemoryJobs(JobMemory(), self.clock)
+        self.jobs = MemoryJobs(clock=self.clock)
         self.step_functions = SimulatedStepFunctions(self.clock)
         events = Events(self.events.append)
         self.tracker = JobTracker(self.jobs, self.step_functions, events=events)
@@ -115,6 +115,21 @@ def test_a_job_that_does_not_move_is_failed_and_stopped_here(stage: Stage) -> No
     assert stage.cancelled == [("a", "JobStalled"), ("b", "JobStalled")]
     assert stage.list_event_types().count(ev.JobStalled) == 2
     assert stage.step_functions.accepted[0].error == "JobStalled"
+
+
+def test_a_job_whose_token_closed_is_failed_when_no_other_came_in_time() -> None:
+    """By any process, even if the one that noted it crashed."""
+    stage = Stage(retry_grace_seconds=120.0)
+    token = TaskToken("gone")
+    stage.begin("a", token=token)
+    stage.jobs.note_token_closed("a", token, JobError("TaskTimedOut", "not any more"))
+    stage.clock.advance(119)
+    stage.reconciler.tick()
+    assert stage.read_status("a") is JobStatus.DOWNLOADING
+    stage.clock.advance(1)
+    stage.reconciler.tick()
+    assert stage.read_status("a") is JobStatus.FAILED
+    assert stage.cancelled == [("a", "TokenClosed")]
 
 
 def test_a_job_that_was_never_listed_to_its_end_stalls_too(stage: Stage) -> None:
@@ -216,7 +231,7 @@ class CountingJobs(MemoryJobs):
 def test_a_listing_of_the_heartbeats_is_used_for_one_interval() -> None:
     """Each listing reads every active job, so two components share one."""
     stage = Stage()
-    jobs = CountingJobs(JobMemory(), stage.clock)
+    jobs = CountingJobs(clock=stage.clock)
     stage.jobs = jobs
     lister = ActiveJobLister(
         jobs, Events(), stage.clock, stall_seconds=3600.0, interval_seconds=30.0

@@ -12,15 +12,10 @@ from threading import Thread
 
 import pytest
 
-from holdfast.adapters.local.sqlite import SQLiteJobs, path_check
-from holdfast.adapters.local.sqlite.connection import Durability, _is_current, translate_error
-from holdfast.adapters.local.sqlite.jobs import JOBS
-from holdfast.jobs.errors import StoreUnavailable
-from holdfast.jobs.model import ExportTask, JobStatus, TaskStatus
-from holdfast.testing import ManualClock
-from holdfast.testing.contracts.jobs.concurrency import THREADS, run_together
-from holdfast.testing.contracts.jobs.support import (
+from contracts.jobs.concurrency import THREADS, run_together
+from contracts.jobs.support import (
     GIVEN_UP,
+    TOKEN,
     decide_job,
     make_success,
     make_tasks,
@@ -28,6 +23,12 @@ from holdfast.testing.contracts.jobs.support import (
     read_job,
     start_job,
 )
+from holdfast.exports.errors import StoreUnavailable
+from holdfast.exports.model import ExportTask, JobStatus, TaskStatus
+from holdfast.exports.sqlite_jobs import JOBS, SQLiteJobs
+from holdfast.store.sqlite import path_check
+from holdfast.store.sqlite.connection import Durability, _is_current, translate_error
+from holdfast.testing import ManualClock
 
 # -- safety of writes
 
@@ -79,6 +80,19 @@ def test_an_unknown_sqlite_error_is_raised_unchanged(tmp_path: Path) -> None:
     ):
         connection.execute("SELECT * FROM nonsense")
     assert jobs.find_by_status(JobStatus.FAILED) == []
+
+
+def test_texts_that_are_not_utf_8_block_no_job(tmp_path: Path, clock: ManualClock) -> None:
+    jobs = SQLiteJobs(tmp_path / "jobs.db", clock=clock)
+    jobs.save(new_job(clock))
+    jobs.save(new_job(clock, "good"))
+    columns = ("export_id", "user_id", "task_token", "error_code", "error_message", "metadata")
+    with jobs._database.begin_write() as connection:
+        for name in columns:
+            value = "CAST(x'68ff' AS TEXT)"
+            connection.execute(f"UPDATE jobs SET {name} = {value} WHERE job_id = 'job'")
+    [bad, good] = jobs.find_by_status(JobStatus.PROCESSING)
+    assert (bad.export_id, good.job_id) == ("h\ufffd", "good")
 
 
 def test_a_store_that_was_removed_takes_no_writes(tmp_path: Path, clock: ManualClock) -> None:
@@ -332,3 +346,20 @@ def settle_small_job(jobs: SQLiteJobs, clock: ManualClock, job_id: str) -> None:
 def count_rows(jobs: SQLiteJobs) -> int:
     with jobs._database.begin_read() as connection:
         return int(connection.execute("SELECT count(*) FROM tasks").fetchone()[0])
+
+
+def test_a_file_without_the_columns_of_later_commits_gets_them(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """A process of the earlier commit has it open, and goes on."""
+    path = tmp_path / "jobs.db"
+    with SQLiteJobs(path, clock=clock) as jobs:
+        start_job(jobs, clock, 1, task_token=TOKEN)
+    earlier = sqlite3.connect(path)
+    earlier.execute("ALTER TABLE jobs DROP COLUMN token_closed_at")
+    with SQLiteJobs(path, clock=clock) as jobs, SQLiteJobs(path, clock=clock) as other:
+        noted = jobs.note_token_closed("job", TOKEN, GIVEN_UP)
+        assert noted == other.find_by_id("job")
+    earlier.execute("UPDATE jobs SET completed_tasks = 1")
+    earlier.commit()
+    earlier.close()

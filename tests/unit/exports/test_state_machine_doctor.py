@@ -12,16 +12,16 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from holdfast.config.heartbeat import read_heartbeat_settings
-from holdfast.core.checks import CheckResult
-from holdfast.core.errors import ConfigError
-from holdfast.core.events import Event, Events
+from holdfast.doctor.checks import CheckResult
 from holdfast.doctor.runner import run_checks
-from holdfast.doctor.state_machine import check_definition, examine_state_machine
-from holdfast.jobs.events import IntervalTight
-from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
-from holdfast.testing.memory_jobs import MemoryJobs
-from holdfast.testing.stepfunctions import SimulatedStepFunctions
+from holdfast.errors import ConfigError
+from holdfast.events import Event, Events
+from holdfast.exports.checks.state_machine import check_definition, examine_state_machine
+from holdfast.exports.events import IntervalTight
+from holdfast.exports.heartbeat_settings import read_heartbeat_settings
+from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
+from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
+from holdfast.exports.sqlite_jobs import MemoryJobs
 from support.paths import ROOT
 
 EXAMPLE = ROOT / "examples/export/state-machine.json"

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast.core.events import Event, Events
-from holdfast.jobs import events as ev
-from holdfast.jobs.errors import JobNotFound
-from holdfast.jobs.model import (
+from holdfast.events import Event, Events
+from holdfast.exports import events as ev
+from holdfast.exports.errors import JobNotFound
+from holdfast.exports.model import (
     CallbackState,
     ExportJob,
     ExportTask,
@@ -17,10 +17,10 @@ from holdfast.jobs.model import (
     TaskResult,
     TaskToken,
 )
-from holdfast.jobs.tracker import JobTracker
+from holdfast.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
+from holdfast.exports.sqlite_jobs import MemoryJobs
+from holdfast.exports.tracker import JobTracker
 from holdfast.testing import ManualClock
-from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
-from holdfast.testing.stepfunctions import SimulatedStepFunctions, TokenState
 
 JOB = "abc-123"
 
@@ -33,7 +33,7 @@ class Stage:
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.jobs = MemoryJobs(JobMemory(), self.clock)
+        self.jobs = MemoryJobs(clock=self.clock)
         self.step_functions = SimulatedStepFunctions(self.clock)
         self.tracker = JobTracker(
             self.jobs, self.step_functions, events=Events(self.events.append)
@@ -82,28 +82,7 @@ def make_failure(task: ExportTask) -> TaskResult:
 
 
 @pytest.mark.requirement(
-    "R004-023",
-    "R004-103",
-    "R004-106",
-    "R004-107",
-    "R004-108",
-    "R004-109",
-    "R004-110",
-    "R004-111",
-    "R004-112",
-    "R004-113",
-    "R004-114",
-    "R004-115",
-    "R004-116",
-    "R004-117",
-    "R004-118",
-    "R004-119",
-    "R004-120",
-    "R004-123",
-    "R004-124",
-    "R004-125",
-    "R004-126",
-    "R004-215",
+    "R004-107", "R004-110", "R004-117", "R004-120", "R004-123", "R004-125", "R004-215"
 )
 def test_the_last_success_completes_the_job_and_says_how_much(stage: Stage) -> None:
     """Count, check, first success with the seed's output."""
@@ -233,11 +212,21 @@ def test_a_token_that_is_closed_at_the_first_attempt_timed_out(stage: Stage) -> 
     (task,) = stage.begin(1, token=token)
     stage.tracker.seal(JOB, 1)
     stage.clock.advance(61)
-    job = stage.tracker.count(JOB, [make_success(task)])
+    assert not stage.tracker.count(JOB, [make_success(task)]).terminal
+    job = stage.tracker.complete(JOB)  # a second refusal confirms the first
     assert job.status is JobStatus.FAILED
     assert job.error is not None
     assert job.error.code == "TaskTimedOut"
     assert len(stage.list_events(ev.StepFunctionsTimedOut)) == 1
+
+
+def test_a_single_refusal_of_the_outcome_fails_no_job(stage: Stage) -> None:
+    (task,) = stage.begin(1, token=stage.step_functions.open())
+    stage.tracker.seal(JOB, 1)
+    stage.step_functions.deny(1)
+    stage.tracker.count(JOB, [make_success(task)])
+    assert stage.tracker.complete(JOB).status is JobStatus.COMPLETED
+    assert not stage.list_events(ev.StepFunctionsTimedOut)
 
 
 def test_a_refused_callback_is_not_in_doubt(stage: Stage) -> None:
@@ -255,7 +244,8 @@ def test_a_failed_job_keeps_its_reason_if_its_token_is_closed(stage: Stage) -> N
     token = stage.step_functions.open(timeout_seconds=60)
     stage.begin(1, token=token)
     stage.clock.advance(61)
-    job = stage.tracker.fail(JOB, JobError("JobStalled", "nothing moves"))
+    stage.tracker.fail(JOB, JobError("JobStalled", "nothing moves"))
+    job = stage.tracker.complete(JOB)
     assert job.error == JobError("JobStalled", "nothing moves")
 
 
@@ -264,9 +254,14 @@ def test_a_failed_job_keeps_its_reason_if_its_token_is_closed(stage: Stage) -> N
 
 @pytest.mark.requirement("R004-154", "R004-253", "R004-256")
 def test_a_closed_token_ends_a_job_that_was_being_worked_on(stage: Stage) -> None:
-    """A closed token never completes a job (JB-13)."""
+    """A closed token never completes a job (JB-13). Its state's Retry had its chance."""
     stage.begin(2, token=TaskToken("gone"))
     job = stage.tracker.token_closed(stage.job, "TaskTimedOut")
+    assert job.status is JobStatus.DOWNLOADING
+    stage.clock.advance(59)
+    assert not stage.tracker.fail_closed(job, 60.0).terminal
+    stage.clock.advance(1)
+    job = stage.tracker.fail_closed(job, 60.0)
     assert job.status is JobStatus.FAILED
     assert job.error is not None
     assert job.error.code == "TaskTimedOut"
@@ -317,21 +312,31 @@ def test_a_closed_token_that_was_replaced_changes_nothing(stage: Stage) -> None:
     assert not stage.list_events(ev.StepFunctionsTimedOut)
 
 
-def test_a_job_taken_over_while_it_is_failed_notifies_its_new_token(
+def test_a_job_taken_over_while_it_is_failed_goes_on_with_its_new_token(
     stage: Stage,
 ) -> None:
-    """No execution is left waiting, even if the tracker read the old token."""
+    """The reconciler listed it before, with the old token."""
     stage.begin(1, token=TaskToken("old"))
+    listed = stage.tracker.token_closed(stage.job, "TaskTimedOut")
     new = stage.step_functions.open()
-    give_up = stage.jobs.give_up
+    stage.jobs.attach_token(JOB, new)
+    stage.clock.advance(60)
+    assert stage.tracker.fail_closed(listed, 60.0).status is JobStatus.DOWNLOADING
+    assert stage.step_functions.state(new) is TokenState.OPEN
 
-    def take_over_first(job_id: str, error: JobError) -> ExportJob | None:
-        stage.jobs.attach_token(job_id, new)
-        return give_up(job_id, error)
 
-    stage.jobs.give_up = take_over_first  # type: ignore[method-assign]
+def test_a_finished_job_whose_token_is_closed_reports_to_the_next_one(stage: Stage) -> None:
+    """All files were done while no execution waited. A new one gets the success."""
+    (task,) = stage.begin(1, token=TaskToken("gone"))
+    stage.tracker.seal(JOB, 1)
     stage.tracker.token_closed(stage.job, "TaskTimedOut")
-    assert stage.step_functions.state(new) is TokenState.CLOSED
+    assert stage.tracker.count(JOB, [make_success(task)]).status is JobStatus.FAILED
+    stage.jobs.attach_token(JOB, stage.step_functions.open())
+    job = stage.tracker.complete(JOB)
+    assert (job.status, job.state.completed_tasks, job.error) == (JobStatus.COMPLETED, 1, None)
+    [sent] = stage.step_functions.accepted
+    assert sent.kind == "success"
+    assert len(stage.list_events(ev.StepFunctionsTimedOut)) == 1
 
 
 # -- stalled

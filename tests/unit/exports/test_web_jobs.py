@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from holdfast.jobs.model import ExportJob, JobState, JobStatus
+from holdfast.exports.model import ExportJob, JobState, JobStatus
+from holdfast.exports.pages.jobs import compute_pace, describe_heartbeats
 from holdfast.web import web_app
-from holdfast.web.jobs import compute_pace, describe_heartbeats
 from support.web.jobs import EVIL, TOKEN, fill_jobs
 from support.web.pages import read_page
 

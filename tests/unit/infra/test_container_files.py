@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from holdfast.cli.commands import CommandTable
-from holdfast.config.variables import find_known_variables
-from holdfast.core.durations import parse_duration
+from holdfast.durations import parse_duration
+from holdfast.variables import find_known_variables
 from support.paths import ROOT
 from support.stack_template import read_template
 

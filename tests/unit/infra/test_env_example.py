@@ -2,8 +2,8 @@
 
 from tools.env_example import FILE, format_example
 
-from holdfast.config.reading import read_settings
-from holdfast.config.variables import find_known_variables, list_settings_kinds
+from holdfast.settings import read_settings
+from holdfast.variables import find_known_variables, list_settings_kinds
 
 NOT_FOR_OPERATORS = {"HOLDFAST_DEBUG"}  # shows tracebacks of the command line's own bugs
 

@@ -1,4 +1,4 @@
-"""`doctor --stack` with answers of AWS that an emulator does not give."""
+"""`python -m infra.check` with answers of AWS that an emulator does not give."""
 
 import json
 from collections.abc import Iterator
@@ -8,12 +8,13 @@ from typing import Any
 import boto3
 import pytest
 from botocore.stub import Stubber
+from infra.check.deployment import Component
+from infra.check.examine import examine_stack
+from infra.check.functions import parse_function
+from infra.check.permissions import PERMISSIONS, ComponentKind, Use
+from infra.check.roles import Statement, check_excess
 
-from holdfast.core.checks import CheckLevel, CheckResult
-from holdfast.doctor.stack.components import Component, DeployedFunction
-from holdfast.doctor.stack.examine import examine_stack
-from holdfast.doctor.stack.permissions import PERMISSIONS, ComponentKind, Use
-from holdfast.doctor.stack.roles import Role, Statement, check_excess
+from holdfast.doctor.checks import CheckLevel, CheckResult
 from support.stack_template import list_stacks
 
 ACCOUNT = "eu-west-1:123456789012"
@@ -225,8 +226,9 @@ def test_only_in_a_standard_queue_is_a_newer_message_sent_again(
     arn = f"arn:aws:sqs:{ACCOUNT}:{queue}"
     function = f"arn:aws:lambda:{ACCOUNT}:function:work"
     configuration = {"FunctionName": "work", "FunctionArn": function, "Role": ROLE}
-    component = DeployedFunction(configuration, [{"EventSourceArn": arn}]).find_component()
-    assert component is not None
+    part = parse_function(configuration, [{"EventSourceArn": arn}])
+    assert part is not None
+    [component] = part.components
     assert component.uses.get(Use.POSTPONED) == ([arn] if is_postponed else None)
 
 
@@ -244,8 +246,8 @@ def test_only_in_a_standard_queue_is_a_newer_message_sent_again(
 def test_a_role_may_use_a_key_that_it_names(
     action: str, resource: str, problem: str | None
 ) -> None:
-    component = Component(ComponentKind.EXPORT_SERVICE, "service shop-export", ROLE, {})
-    results = list(check_excess(Role(component, [Statement(True, [action], [resource])])))
+    component = Component(ComponentKind.EXPORT_SERVICE, ROLE, {})
+    results = list(check_excess(component, [Statement(True, [action], [resource])]))
     assert len(results) == (0 if problem is None else 1)
     assert all(problem is not None and problem in result.found for result in results)
 

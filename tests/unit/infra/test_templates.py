@@ -3,27 +3,33 @@
 import json
 import re
 from collections.abc import Iterable, Iterator
+from inspect import signature
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.dynamodb import tables as job_tables
-from holdfast.adapters.aws.dynamodb.chat import tables as chat_tables
-from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.adapters.observe.metric_table import METRICS
+from holdfast.chat import events as cv
+from holdfast.chat.actor import ConversationLocks
+from holdfast.chat.dynamodb import tables as chat_tables
+from holdfast.chat.lambdas.messaging import max_batch_seconds
+from holdfast.chat.lambdas.setup import check_time
+from holdfast.chat.settings import ChatSettings
 from holdfast.cli.commands import CommandTable
-from holdfast.config.chat import ChatSettings
-from holdfast.config.heartbeat import HeartbeatSettings
-from holdfast.config.queue import QueueSettings
-from holdfast.config.variables import find_known_variables
-from holdfast.conversations.actor import ConversationLocks
-from holdfast.core.checks import CheckLevel
-from holdfast.core.durations import parse_duration
-from holdfast.core.events import QueueMeasured
-from holdfast.doctor.state_machine import check_definition
-from holdfast.lambdas.chat import check_time
-from holdfast.lambdas.messaging import max_batch_seconds
+from holdfast.doctor.checks import CheckLevel
+from holdfast.durations import parse_duration
+from holdfast.events import QueueMeasured
+from holdfast.exports.checks.state_machine import check_definition
+from holdfast.exports.commands.serve import serve
+from holdfast.exports.dynamodb import tables as job_tables
+from holdfast.exports.heartbeat_settings import HeartbeatSettings
+from holdfast.exports.model import TOKEN_ERRORS
+from holdfast.queues.settings import QueueSettings
+from holdfast.queues.sqs import SQSQueue
+from holdfast.telemetry.metric_table import METRICS
+from holdfast.variables import find_known_variables
+from support.paths import ROOT
 from support.stack_template import (
     PSEUDO_PARAMETERS,
     Stack,
@@ -35,6 +41,7 @@ from support.stack_template import (
 TEMPLATES = ("template", "queue", "exports", "conversations")
 STACKS = list_stacks()
 METRICS_BY_NAME = {metric.cloudwatch_name: metric for metric in METRICS}
+EXAMPLE = json.loads((ROOT / "examples/export/state-machine.json").read_text())
 OUR_NAMESPACE = "holdfast/shop"
 # Variables of boto3, Python and ECS, which are not settings of Holdfast.
 FOREIGN_VARIABLES = {"TMPDIR"}
@@ -395,13 +402,42 @@ def test_a_message_that_sqs_does_not_accept_is_sent_again_for_five_minutes() -> 
     rules = machine["Definition"]["States"]["StartExportJob"]["Retry"]
     (rule,) = [rule for rule in rules if "SQS.SdkClientException" in rule["ErrorEquals"]]
     assert "SQS.AmazonSQSException" in rule["ErrorEquals"]
-    waits = [
-        min(rule["IntervalSeconds"] * rule["BackoffRate"] ** n, rule["MaxDelaySeconds"])
+    assert sum(list_waits(rule)) >= 300
+
+
+def list_waits(rule: dict[str, Any]) -> list[float]:
+    """Return the seconds before each attempt of a Retry rule."""
+    return [
+        min(
+            rule["IntervalSeconds"] * rule["BackoffRate"] ** n, rule.get("MaxDelaySeconds", inf)
+        )
         for n in range(rule["MaxAttempts"])
     ]
-    assert sum(waits) >= 300
-    # A message that arrived nevertheless has a closed token, which its second heartbeat finds.
-    assert waits[0] < HeartbeatSettings().interval_seconds
+
+
+def test_a_job_waits_for_the_token_of_every_retry() -> None:
+    """The first token is found closed at once, and all but the last message come too late."""
+    (machine,) = STACKS["exports"].find("AWS::StepFunctions::StateMachine").values()
+    state = machine["Definition"]["States"]["StartExportJob"]
+    timeouts, not_sent = state["Retry"]
+    assert {"States.Timeout", "States.HeartbeatTimeout", *TOKEN_ERRORS} <= set(
+        timeouts["ErrorEquals"]
+    )
+    in_queue = state["HeartbeatSeconds"]
+    grace = HeartbeatSettings().retry_grace_seconds
+    assert grace >= sum(wait + in_queue for wait in list_waits(timeouts))
+    assert grace >= sum(list_waits(not_sent)) + in_queue  # messages that SQS did not accept
+    assert EXAMPLE["States"]["StartExportJob"]["Retry"] == state["Retry"]
+
+
+def test_a_service_without_options_holds_as_many_jobs_as_a_deployed_one() -> None:
+    """No heartbeat is sent for a job that waits in the queue, so a burst needs the slots."""
+    [container] = list_containers(STACKS["exports"])
+    deployed = next(word for word in container["Command"] if word.startswith("--concurrency="))
+    default = signature(serve).parameters["concurrency"].default
+    assert deployed == f"--concurrency={default}"
+    reference = (ROOT / "docs/reference/cli.md").read_text()
+    assert f"jobs handled at the same time ({default}," in reference
 
 
 # -- settings
@@ -472,10 +508,13 @@ def test_metrics_of_a_queue_have_its_name_in_events(stack: Stack) -> None:
 
 
 @each_stack
-def test_every_alarm_tells_the_topic_and_is_quiet_without_data(stack: Stack) -> None:
+def test_every_alarm_tells_the_topic_and_is_quiet_without_data_unless_data_is_missed(
+    stack: Stack,
+) -> None:
     for alarm in stack.find("AWS::CloudWatch::Alarm").values():
         assert alarm["AlarmActions"] == alarm["OKActions"] == ["Alarms"]
-        assert alarm["TreatMissingData"] == "notBreaching"
+        is_absence = alarm["ComparisonOperator"] == "LessThanThreshold"
+        assert alarm["TreatMissingData"] == ("breaching" if is_absence else "notBreaching")
         assert len(alarm["AlarmDescription"]) > 20
 
 
@@ -484,26 +523,47 @@ def list_alarms(name: str) -> dict[str, dict[str, Any]]:
     return {alarm["AlarmName"].rpartition("-")[2]: alarm for alarm in alarms.values()}
 
 
+@pytest.mark.requirement("R004-230", "R004-231", "R004-232")
 @pytest.mark.parametrize(
-    ("alarm", "operator", "threshold", "period"),
+    ("alarm", "operator", "threshold", "period", "metrics"),
     [
-        ("HeartbeatFailureRate", "GreaterThanThreshold", 5, 300),
-        ("StepFunctionsTimeouts", "GreaterThanOrEqualToThreshold", 1, 3600),
-        ("HeartbeatLatency", "GreaterThanThreshold", 5000, 300),
+        (
+            "HeartbeatFailureRate",
+            "GreaterThanThreshold",
+            5,
+            300,
+            [("heartbeat.sent.total", "Sum"), ("heartbeat.failure.total", "Sum")],
+        ),
+        (
+            "StepFunctionsTimeouts",
+            "GreaterThanOrEqualToThreshold",
+            1,
+            3600,
+            [("stepfunctions.timeout.total", "Sum")],
+        ),
+        (
+            "HeartbeatLatency",
+            "GreaterThanThreshold",
+            5000,
+            300,
+            [("heartbeat.duration.ms", "p99")],
+        ),
     ],
 )
 def test_the_alarms_of_the_heartbeat_document(
-    alarm: str, operator: str, threshold: int, period: int
+    alarm: str, operator: str, threshold: int, period: int, metrics: list[tuple[str, str]]
 ) -> None:
     properties = list_alarms("exports")[alarm]
-    periods = {
-        part["MetricStat"]["Period"]
-        for part in properties.get("Metrics", ())
-        if "MetricStat" in part
-    } or {properties["Period"]}
+    parts = [
+        part["MetricStat"] for part in properties.get("Metrics", ()) if "MetricStat" in part
+    ]
+    series = [(part["Metric"]["MetricName"], part["Stat"], part["Period"]) for part in parts]
+    statistic = properties.get("Statistic") or properties.get("ExtendedStatistic")
+    if not series:
+        series = [(properties["MetricName"], statistic, properties["Period"])]
+    assert series == [(name, statistic, period) for name, statistic in metrics]
     assert properties["ComparisonOperator"] == operator
     assert properties["Threshold"] == threshold
-    assert periods == {period}
     assert properties["EvaluationPeriods"] == 1
 
 
@@ -519,6 +579,44 @@ def test_the_alarm_on_lost_leases_counts_every_queue_and_the_locks() -> None:
     }
 
 
+def test_an_outage_of_the_webhook_rings_and_a_scanner_does_not() -> None:
+    """What the function cannot report itself, a crash or a throttle, is counted, too."""
+    alarms = list_alarms("conversations")
+    total, *parts = alarms["WebhookFailures"]["Metrics"]
+    metrics = {part["Id"]: part["MetricStat"]["Metric"] for part in parts}
+    assert set(re.findall(r"[a-z]+", total["Expression"])) == metrics.keys()
+    assert {metric["MetricName"]: metric.get("Dimensions") for metric in metrics.values()} == {
+        "chat.webhooks_failed.total": None,
+        "Url5xxCount": [{"Name": "FunctionName", "Value": "Staging"}],
+        "Throttles": [{"Name": "FunctionName", "Value": "Staging"}],
+    }
+    assert alarms["WebhookFailures"]["Threshold"] == 0
+    refused = alarms["WebhookRefused"]
+    assert refused["MetricName"] == "chat.webhooks_refused.total"
+    assert (refused["Threshold"], refused["Period"]) == (3, 3600)
+    assert refused["ComparisonOperator"] == "GreaterThanOrEqualToThreshold"
+
+
+def test_the_dashboard_has_every_reason_of_the_webhook() -> None:
+    """The reasons are those that the events document."""
+    shown = {
+        dimensions["reason"]
+        for _, name, dimensions in iter_dashboard_metrics(STACKS["conversations"])
+        if name == "chat.webhook_problems.total"
+    }
+    documented = f"{cv.WebhookRefused.__doc__}{cv.WebhookFailed.__doc__}"
+    assert shown == set(re.findall(r"`(\w+)`", documented)) - {"reason"}
+
+
+def test_a_sweeper_that_is_not_started_rings() -> None:
+    missing = list_alarms("conversations")["SweeperMissing"]
+    assert (missing["MetricName"], missing["Threshold"]) == ("Invocations", 1)
+    assert missing["Dimensions"] == [{"Name": "FunctionName", "Value": "Sweeping"}]
+    (rule,) = STACKS["conversations"].find("AWS::Events::Rule").values()
+    assert rule["ScheduleExpression"] == "rate(5 minutes)"
+    assert missing["Period"] == 3 * 300
+
+
 def get_dimension(metric: dict[str, Any], name: str) -> str:
     (value,) = (each["Value"] for each in metric["Dimensions"] if each["Name"] == name)
     return str(value)
@@ -529,8 +627,9 @@ def test_every_part_has_its_alarms() -> None:
     heartbeats = {"HeartbeatFailureRate", "StepFunctionsTimeouts", "HeartbeatLatency"}
     assert list_alarms("queue-none").keys() == work
     assert list_alarms("exports").keys() == work | heartbeats
-    chats = {"Parked", "SentNotRecorded", "SweeperErrors"}
-    assert list_alarms("conversations").keys() == work | chats
+    chats = {"Parked", "SentNotRecorded", "SweeperErrors", "SweeperMissing"}
+    webhook = {"WebhookFailures", "WebhookRefused"}
+    assert list_alarms("conversations").keys() == work | chats | webhook
 
 
 # -- roles

@@ -1,6 +1,6 @@
 """The background loop: passes at their times, errors, and the waits of a stop.
 
-The keeper's tests (tests/integration/core/lease) start, stop, restart and fork it in threads.
+The keeper's tests (tests/integration/lease) start, stop, restart and fork it in threads.
 """
 
 import threading
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.background import BackgroundLoop
+from holdfast.lease.background import BackgroundLoop
 from holdfast.testing.clock import ManualClock
 
 TIMEOUT_SECONDS = 20.0  # real seconds until a hung test fails

@@ -5,7 +5,7 @@ from threading import Event, Thread
 
 import pytest
 
-from holdfast.core.clock import SYSTEM_CLOCK, to_utc, utc_now
+from holdfast.lease.clock import SYSTEM_CLOCK, to_utc, utc_now
 from holdfast.testing.clock import ManualClock
 
 TIMEOUT_SECONDS = 10.0  # real seconds until a hung test fails

@@ -5,9 +5,9 @@ from weakref import ref
 
 import pytest
 
-from holdfast.core.events import Event, Events, LeaseRenewed
-from holdfast.core.lease.keeper import LeaseKeeper, Tick
-from holdfast.core.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
+from holdfast.events import Event, Events, LeaseRenewed
+from holdfast.lease.keeper import LeaseKeeper, Tick
+from holdfast.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
 from holdfast.testing.clock import ManualClock
 from support.lease_source import FakeSource, let_pass
 

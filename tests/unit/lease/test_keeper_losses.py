@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.core.errors import QueueUnavailable
-from holdfast.core.events import Event, Events, LeaseAtRisk, MessageLeaseLost, NearCap
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
+from holdfast.errors import QueueUnavailable
+from holdfast.events import Event, Events, LeaseAtRisk, MessageLeaseLost, NearCap
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
 from holdfast.testing.clock import ManualClock
 from support.lease_source import FakeSource, let_pass
 

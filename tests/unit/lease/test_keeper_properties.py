@@ -15,10 +15,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from holdfast.core.events import Event, Events, MessageLeaseLost
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
-from holdfast.core.lease.renewal_schedule import compute_loss_time
+from holdfast.events import Event, Events, MessageLeaseLost
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
+from holdfast.lease.renewal_schedule import compute_loss_time
 from holdfast.testing.clock import ManualClock
 from support.lease_source import FakeSource, let_pass
 

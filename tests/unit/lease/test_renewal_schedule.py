@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.lease.lease import Lease
-from holdfast.core.lease.renewal_schedule import (
+from holdfast.lease.lease import Lease
+from holdfast.lease.renewal_schedule import (
     compute_renewal_seconds,
     compute_retry_delay,
     find_loss_reason,

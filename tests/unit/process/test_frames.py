@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.errors import LeaseLost, MalformedMessage, MessageTooLarge
-from holdfast.core.process.frames import MAX_FRAME_BYTES, BrokenFrame, Frames
-from holdfast.core.worker import child_wire
-from holdfast.core.worker.outcome import Abandoned, Done, Outcome, Reject, Retry
+from holdfast.errors import LeaseLost, MalformedMessage, MessageTooLarge
+from holdfast.process.frames import MAX_FRAME_BYTES, BrokenFrame, Frames
+from holdfast.worker import child_wire
+from holdfast.worker.outcome import Abandoned, Done, Outcome, Reject, Retry
 
 
 @dataclass

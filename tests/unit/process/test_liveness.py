@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.process.liveness import LivenessLimits, SignsOfLife
+from holdfast.process.liveness import LivenessLimits, SignsOfLife
 
 ALL = LivenessLimits(stall_seconds=10.0, timeout_seconds=100.0, pulse_seconds=30.0)
 

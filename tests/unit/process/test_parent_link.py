@@ -6,9 +6,9 @@ from threading import Thread
 
 import pytest
 
-from holdfast.core.process.child_main import ParentLink
-from holdfast.core.process.frames import Frames
-from holdfast.core.process.wire import PULSE
+from holdfast.process.child_main import ParentLink
+from holdfast.process.frames import Frames
+from holdfast.process.wire import PULSE
 
 
 class Parent:

@@ -4,8 +4,7 @@ import logging
 
 import pytest
 
-from holdfast.core.event_log import EventLog, LoggedEvents
-from holdfast.core.events import (
+from holdfast.events import (
     Claimed,
     Completed,
     Event,
@@ -14,6 +13,7 @@ from holdfast.core.events import (
     Retried,
     WorkerStarted,
 )
+from holdfast.queue.event_log import EventLog, LoggedEvents
 from holdfast.testing import MemoryQueue
 
 ERROR = ValueError("no such luck")

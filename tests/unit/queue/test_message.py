@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from holdfast.core.errors import (
+from holdfast.errors import (
     ConfigError,
     MalformedMessage,
     MessageTooLarge,
     NewerSchema,
     NotLeased,
 )
-from holdfast.core.lease.lease import Lease, Refused, Renewal
-from holdfast.core.queue.message import (
+from holdfast.lease.lease import Lease, Refused, Renewal
+from holdfast.queue.message import (
     MAX_BYTES,
     AnyMessage,
     Message,
@@ -78,7 +78,6 @@ def attach_new_lease(message: QueueMessage, attempt: int = 3) -> Lease:
 # -- the message
 
 
-@pytest.mark.requirement("R001-015")
 def test_an_error_quotes_no_value_of_a_message() -> None:
     class Charge(QueueMessage):
         amount: int
@@ -89,6 +88,7 @@ def test_an_error_quotes_no_value_of_a_message() -> None:
     assert "canary" not in str(raised.value)
 
 
+@pytest.mark.requirement("R001-015")
 def test_a_new_message_has_an_id_of_its_own_and_no_attempts() -> None:
     first, second = Parcel(weight=1), Parcel(weight=1)
     assert first.id != second.id
@@ -96,6 +96,7 @@ def test_a_new_message_has_an_id_of_its_own_and_no_attempts() -> None:
     assert first.created_at.tzinfo is UTC
 
 
+@pytest.mark.requirement("R001-015")
 @pytest.mark.parametrize("bad", ["", "x" * 513, 5, None, "\ud800"])
 def test_an_id_is_text_of_1_to_512_characters(bad: Any) -> None:
     with pytest.raises(ValidationError, match="id"):

@@ -1,6 +1,5 @@
 """bootstrap: which adapter is opened, where, and with which settings."""
 
-import json
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,9 @@ from holdfast import (
     SQLiteQueue,
     open_queue,
 )
-from holdfast.bootstrap import log_events, parse_queue_address
-from holdfast.core import events as ev
-from holdfast.core.errors import ConfigError, InvalidName, MalformedMessage, QueueUnavailable
+from holdfast.errors import ConfigError, InvalidName, MalformedMessage, QueueUnavailable
+from holdfast.queues.opening import parse_queue_address
+from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock, MemoryQueue
 
 
@@ -167,6 +166,13 @@ def test_settings_come_from_keywords_url_and_environment(tmp_path: Path) -> None
         assert queue.folder == tmp_path / "queues/default/q"
 
 
+@pytest.mark.requirement("R001-056", "R001-058")
+def test_the_environment_alone_chooses_sqs() -> None:
+    with open_queue(env={"HOLDFAST_QUEUE": "sqs:enrich"}) as queue:
+        assert isinstance(queue, SQSQueue)
+
+
+@pytest.mark.requirement("R001-057", "R001-059")
 @pytest.mark.parametrize("url", ["memory:", "sqlite:{}/work.db", "file:{}/acme/enrich"])
 def test_the_environment_alone_chooses_the_queue_and_its_backoff(
     tmp_path: Path, url: str
@@ -244,14 +250,6 @@ def test_a_type_that_cannot_be_a_message_is_refused_before_the_queue_is_made(
     with pytest.raises(ConfigError, match="'str' is not a message type"):
         open_queue(tmp_path / "acme" / "enrich", str, env={})
     assert list(tmp_path.iterdir()) == []
-
-
-def test_events_become_lines_at_the_level_asked_for() -> None:
-    lines: list[str] = []
-    log = log_events(lines.append, "json", min_level="warning")
-    log(ev.Claimed("q", "a", 1))
-    log(ev.PollFailed("q", error="away"))
-    assert [json.loads(line)["event"] for line in lines] == ["poll_failed"]
 
 
 def test_a_repeated_option_of_a_url_is_refused() -> None:

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.observe.emf import MAX_VALUES, EmfWriter, split_values
-from holdfast.adapters.observe.metric_table import METRICS
-from holdfast.core import events as ev
-from holdfast.core.errors import ConfigError
-from holdfast.core.events import Events
-from holdfast.jobs import events as jv
+from holdfast import events as ev
+from holdfast.errors import ConfigError
+from holdfast.events import Events
+from holdfast.exports import events as jv
 from holdfast.lambdas import sqs_batch
+from holdfast.telemetry.emf import MAX_VALUES, EmfWriter, split_values
+from holdfast.telemetry.metric_table import METRICS
 from holdfast.testing import ManualClock
-from support.lambdas.event_source import EventSource, LambdaContext, Task
-from support.observe.emf_lines import get_labels, get_values, parse_lines
+from support.aws.event_source import EventSource, LambdaContext, Task
+from support.telemetry.emf_lines import get_labels, get_values, parse_lines
 
 
 class Output:

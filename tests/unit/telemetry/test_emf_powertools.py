@@ -8,12 +8,12 @@ import pytest
 from aws_lambda_powertools import Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
-from holdfast.adapters.observe.emf import EmfWriter
-from holdfast.core.events import Events
+from holdfast.events import Events
 from holdfast.lambdas import sqs_batch
+from holdfast.telemetry.emf import EmfWriter
 from holdfast.testing import ManualClock
-from support.lambdas.event_source import EventSource, LambdaContext, Task
-from support.observe.emf_lines import check_line, get_values
+from support.aws.event_source import EventSource, LambdaContext, Task
+from support.telemetry.emf_lines import check_line, get_values
 
 
 @pytest.mark.parametrize("namespace", ["holdfast", "shop"])

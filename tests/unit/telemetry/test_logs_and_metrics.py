@@ -10,12 +10,12 @@ import pytest
 import structlog
 
 from holdfast import AnyMessage, Worker
-from holdfast.adapters.observe.logging import make_application_log, make_line_log
-from holdfast.adapters.observe.metrics import Metrics
-from holdfast.core import events as ev
-from holdfast.core.errors import AttemptFailed
-from holdfast.core.event_log import get_event_fields, get_event_name
-from holdfast.core.events import Event, Events
+from holdfast import events as ev
+from holdfast.errors import AttemptFailed
+from holdfast.events import Event, Events
+from holdfast.queue.event_log import get_event_fields, get_event_name
+from holdfast.telemetry.logging import make_application_log, make_line_log
+from holdfast.telemetry.prometheus import Metrics
 from holdfast.testing import ManualClock, MemoryQueue
 
 KINDS = [

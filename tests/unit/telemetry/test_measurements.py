@@ -6,16 +6,16 @@ from typing import Any
 import prometheus_client
 import pytest
 
-from holdfast.adapters.observe.measurements import MAX_LABEL_VALUES
-from holdfast.adapters.observe.metric import MetricKind, categorize_reason
-from holdfast.adapters.observe.metric_table import METRICS
-from holdfast.adapters.observe.metrics import Metrics
-from holdfast.core import events as ev
-from holdfast.core.events import Event, Events
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal, Unanswered
-from holdfast.core.queue.message import AnyMessage, get_lease
-from holdfast.core.queue.sampler import QueueSampler
+from holdfast import events as ev
+from holdfast.events import Event, Events
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.lease.lease import RENEWED, Lease, Refused, Renewal, Unanswered
+from holdfast.queue.message import AnyMessage, get_lease
+from holdfast.telemetry.measurements import MAX_LABEL_VALUES
+from holdfast.telemetry.metric import MetricKind
+from holdfast.telemetry.metric_table import METRICS, categorize_reason
+from holdfast.telemetry.prometheus import Metrics
+from holdfast.telemetry.sampler import QueueSampler
 from holdfast.testing import ManualClock, MemoryQueue
 
 

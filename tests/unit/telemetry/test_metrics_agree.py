@@ -9,17 +9,17 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from holdfast.adapters.observe.emf import EmfWriter
-from holdfast.adapters.observe.metric import Metric, MetricKind
-from holdfast.adapters.observe.metric_table import METRICS
-from holdfast.adapters.observe.metrics import Metrics
-from holdfast.adapters.observe.otel_metrics import OpenTelemetryMetrics
-from holdfast.conversations import events as cv
-from holdfast.core import events as ev
-from holdfast.core.events import Event, Events
-from holdfast.jobs import events as jv
+from holdfast import events as ev
+from holdfast.chat import events as cv
+from holdfast.events import Event, Events
+from holdfast.exports import events as jv
+from holdfast.telemetry.emf import EmfWriter
+from holdfast.telemetry.metric import Metric, MetricKind
+from holdfast.telemetry.metric_table import METRICS
+from holdfast.telemetry.otel_metrics import OpenTelemetryMetrics
+from holdfast.telemetry.prometheus import Metrics
 from holdfast.testing import ManualClock
-from support.observe.emf_lines import get_labels, get_values, parse_lines
+from support.telemetry.emf_lines import get_labels, get_values, parse_lines
 
 Series = tuple[str, frozenset[tuple[str, str]]]
 """The name of a metric in the table, and its labels."""

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from holdfast import AnyMessage, Context, Done, GiveBack, QueueMessage, Reject, Retry
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.errors import ConfigError, LeaseLost, MalformedMessage
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.message import get_lease
+from holdfast.errors import ConfigError, LeaseLost, MalformedMessage
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.message import get_lease
 from holdfast.testing import FakeContext, MemoryQueue, SkippingClock, arun_once, run_once
 
 HOUR, DAY = 3600.0, 86_400.0

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.backoff import Backoff
-from holdfast.core.queue.manager import MessageInfo, MessageState, QueueStats
+from holdfast.lease.backoff import Backoff
+from holdfast.queue.manager import MessageInfo, MessageState, QueueStats
 from holdfast.testing import MemoryQueue
 
 

@@ -13,8 +13,8 @@ from starlette.testclient import TestClient
 from starlette.types import Message
 
 from holdfast import AnyMessage, SQLiteQueue, SQSQueue, open_queue
-from holdfast.core.queue.info import QueueStats
-from holdfast.core.queue.manager import QueueManager
+from holdfast.queue.info import QueueStats
+from holdfast.queue.manager import QueueManager
 from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
 from holdfast.web import actions, live, web_app
 

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from holdfast import AnyMessage, SQSQueue, open_queue
-from holdfast.core.queue.manager import QueueManager, QueueStats
+from holdfast.queue.manager import QueueManager, QueueStats
 from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
 from holdfast.web import web_app
 from support.waiting import wait_until

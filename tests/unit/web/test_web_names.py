@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from jinja2 import Environment
 
-from holdfast.core.queue.info import QueueWorker
-from holdfast.core.queue.watch import Activity, LiveLeases
+from holdfast.queue.info import QueueWorker
+from holdfast.queue.watch import Activity, LiveLeases
 from holdfast.web import web_app
 from holdfast.web.rendering import Renderer
 from holdfast.web.views import QueueOverview
@@ -17,7 +17,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.fixture(scope="module")
 def templates() -> Environment:
     console = web_app([]).state.console
-    return Renderer(console, has_jobs=False, has_chat=False).env
+    return Renderer(console).env
 
 
 @pytest.mark.parametrize(

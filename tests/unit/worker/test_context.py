@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import LeaseLost
-from holdfast.core.queue.message import AnyMessage, get_lease
-from holdfast.core.worker.context import Context
+from holdfast.errors import LeaseLost
+from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock, MemoryQueue
+from holdfast.worker.context import Context
 
 
 class CountingQueue(MemoryQueue[AnyMessage]):

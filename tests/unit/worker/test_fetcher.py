@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.backoff import Backoff
-from holdfast.core.events import Claimed, Event, Events, GivenBack, PollFailed
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.message import AnyMessage, get_lease
-from holdfast.core.worker.fetcher import Fetcher
-from holdfast.core.worker.outcome import Done, Retry
-from holdfast.core.worker.settle import InFlight
+from holdfast.events import Claimed, Event, Events, GivenBack, PollFailed
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock, MemoryQueue
+from holdfast.worker.fetcher import Fetcher
+from holdfast.worker.outcome import Done, Retry
+from holdfast.worker.settle import InFlight
 
 
 class UnreliableQueue(MemoryQueue[AnyMessage]):

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from holdfast.core.errors import ConfigError, HandlerNotFound
-from holdfast.core.queue.message import AnyMessage, Message, QueueMessage
-from holdfast.core.worker.handler import (
+from holdfast.errors import ConfigError, HandlerNotFound
+from holdfast.queue.message import AnyMessage, Message, QueueMessage
+from holdfast.testing import MemoryQueue
+from holdfast.worker.handler import (
     check_message_type,
     find_message_model,
     inspect_handler,
     load_handler,
 )
-from holdfast.core.worker.worker import Worker
-from holdfast.testing import MemoryQueue
+from holdfast.worker.worker import Worker
 
 if TYPE_CHECKING:
     from decimal import Decimal as OnlyForTypeCheckers

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.lease.lease import Lease
-from holdfast.core.process.child_main import ParentLink
-from holdfast.core.process.frames import BrokenFrame
-from holdfast.core.worker.child_main import LeasePulseSender
-from holdfast.core.worker.child_wire import (
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.lease.lease import Lease
+from holdfast.process.child_main import ParentLink
+from holdfast.process.frames import BrokenFrame
+from holdfast.worker.child_main import LeasePulseSender
+from holdfast.worker.child_wire import (
     CONTROL,
     MOVED,
     STOPPING,

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.queue.manager import MAX_RESULT_BYTES
-from holdfast.core.queue.message import QueueMessage
-from holdfast.core.worker.outcome import (
+from holdfast.queue.manager import MAX_RESULT_BYTES
+from holdfast.queue.message import QueueMessage
+from holdfast.testing import MemoryQueue, run_once
+from holdfast.worker.outcome import (
     Abandoned,
     Done,
     GiveBack,
@@ -16,7 +17,6 @@ from holdfast.core.worker.outcome import (
     retry_after_error,
     to_outcome,
 )
-from holdfast.testing import MemoryQueue, run_once
 
 
 @pytest.mark.parametrize("result", [None, Done()])

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.backoff import Backoff
-from holdfast.core.errors import ConfigError, LeaseLost, QueueUnavailable
-from holdfast.core.events import Completed, Events
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.lease.lease import Lease
-from holdfast.core.queue.message import AnyMessage, get_lease
-from holdfast.core.worker.fetcher import Fetcher
-from holdfast.core.worker.outcome import DONE, Done, Outcome, Retry
-from holdfast.core.worker.pace import Pace
-from holdfast.core.worker.settle import InFlight, WorkerReport
-from holdfast.core.worker.worker import Worker
+from holdfast.errors import ConfigError, LeaseLost, QueueUnavailable
+from holdfast.events import Completed, Events
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.lease.lease import Lease
+from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock, MemoryQueue
+from holdfast.worker.fetcher import Fetcher
+from holdfast.worker.outcome import DONE, Done, Outcome, Retry
+from holdfast.worker.pace import Pace
+from holdfast.worker.settle import InFlight, WorkerReport
+from holdfast.worker.worker import Worker
 
 
 class RecordingQueue(MemoryQueue[AnyMessage]):

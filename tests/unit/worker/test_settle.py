@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.backoff import Backoff
-from holdfast.core.errors import LeaseLost, MalformedMessage, MessageTooLarge, QueueUnavailable
-from holdfast.core.events import (
+from holdfast.errors import LeaseLost, MalformedMessage, MessageTooLarge, QueueUnavailable
+from holdfast.events import (
     Completed,
     DeadLettered,
     Events,
@@ -16,13 +15,14 @@ from holdfast.core.events import (
     LeaseAtRisk,
     Retried,
 )
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.lease.lease import Lease, LeaseState
-from holdfast.core.queue.manager import MessageState
-from holdfast.core.queue.message import AnyMessage, get_lease
-from holdfast.core.worker.outcome import Abandoned, Done, GiveBack, Outcome, Reject, Retry
-from holdfast.core.worker.settle import SettleResult, settle
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.lease.lease import Lease, LeaseState
+from holdfast.queue.manager import MessageState
+from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock, MemoryQueue
+from holdfast.worker.outcome import Abandoned, Done, GiveBack, Outcome, Reject, Retry
+from holdfast.worker.settle import SettleResult, settle
 
 
 class FaultyQueue(MemoryQueue[AnyMessage]):
@@ -113,6 +113,7 @@ def test_the_last_attempt_is_not_retried_but_dead_lettered(
     assert seen[-1] == DeadLettered("memory", "m", 3, "failed 3 times, last: ValueError")
     [view] = queue.dead_letters()
     assert view.reason == reason
+    [view] = queue.find("m")
     assert view.past[-1].detail == "Traceback …"
 
 

@@ -4,13 +4,13 @@ from math import inf
 
 import pytest
 
-from holdfast.core.events import Events
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.message import AnyMessage, get_lease
-from holdfast.core.worker.fetcher import Fetcher
-from holdfast.core.worker.runner import DirectExecutor, ThreadRunner
-from holdfast.core.worker.settle import InFlight
+from holdfast.events import Events
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock, MemoryQueue
+from holdfast.worker.fetcher import Fetcher
+from holdfast.worker.runner import DirectExecutor, ThreadRunner
+from holdfast.worker.settle import InFlight
 
 
 class Slots:

@@ -10,14 +10,14 @@ import pytest
 
 import holdfast
 from holdfast import AnyMessage, Holdfast, Retry
-from holdfast.core.errors import AttemptFailed, LeaseLost
-from holdfast.core.worker.tracebacks import (
+from holdfast.errors import AttemptFailed, LeaseLost
+from holdfast.testing import FakeContext, run_once
+from holdfast.worker.tracebacks import (
     format_traceback,
     shorten,
     skip_own_frames,
     strip_own_frames,
 )
-from holdfast.testing import FakeContext, run_once
 
 PACKAGE = Path(holdfast.__file__).parent
 
@@ -89,13 +89,13 @@ def test_an_error_of_holdfast_itself_keeps_its_last_frame() -> None:
 # -- the stacks of a child process
 
 PULSE_THREAD = f"""Thread 0x00007f1eb59ff6c0 (most recent call first):
-  File "{PACKAGE}/core/process/child_main.py", line 174 in wait_control
-  File "{PACKAGE}/core/process/child_main.py", line 98 in run_or_exit"""
+  File "{PACKAGE}/process/child_main.py", line 174 in wait_control
+  File "{PACKAGE}/process/child_main.py", line 98 in run_or_exit"""
 HANDLER_THREAD = """Current thread 0x00007f1eb7e79b80 (most recent call first):
   File "/home/me/tasks.py", line 24 in stall"""
 WORKER_FRAMES = f"""
-  File "{PACKAGE}/core/worker/child_main.py", line 64 in _run_handler
-  File "{PACKAGE}/core/process/child_main.py", line 45 in main
+  File "{PACKAGE}/worker/child_main.py", line 64 in _run_handler
+  File "{PACKAGE}/process/child_main.py", line 45 in main
   File "<string>", line 1 in <module>
 """
 
@@ -107,7 +107,7 @@ def test_stacks_show_only_the_users_code() -> None:
 
 def test_stacks_show_what_the_handler_called() -> None:
     in_beat = HANDLER_THREAD.replace(
-        "\n", f'\n  File "{PACKAGE}/core/worker/context.py", line 117 in beat\n'
+        "\n", f'\n  File "{PACKAGE}/worker/context.py", line 117 in beat\n'
     )
     assert strip_own_frames(in_beat + WORKER_FRAMES) == in_beat
 

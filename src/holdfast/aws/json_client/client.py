@@ -18,19 +18,19 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from holdfast.adapters.aws.json_client.operations import SERVICES, AwsOperation
-from holdfast.adapters.aws.json_client.response_reader import HttpResponse, InvalidResponse
-from holdfast.adapters.aws.json_client.responses import parse_error, parse_result
-from holdfast.adapters.aws.json_client.selection import is_botocore_patched
-from holdfast.adapters.aws.json_client.signing import Signer
-from holdfast.adapters.aws.json_client.transport import (
+from holdfast.aws.json_client.operations import SERVICES, AwsOperation
+from holdfast.aws.json_client.response_reader import HttpResponse, InvalidResponse
+from holdfast.aws.json_client.responses import parse_error, parse_result
+from holdfast.aws.json_client.selection import is_botocore_patched
+from holdfast.aws.json_client.signing import Signer, freeze_credentials
+from holdfast.aws.json_client.transport import (
     ConnectionPool,
     NoResponse,
     Timeouts,
 )
-from holdfast.core.backoff import Backoff
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.process import after_fork
+from holdfast.lease import after_fork
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 # The service did not do what was asked, and may do it later. These are botocore's codes.
 _THROTTLED = frozenset(
@@ -234,8 +234,7 @@ class JsonClient:
         signed = self._signer.sign(
             headers,
             body,
-            # botocore refreshes credentials that are about to expire.
-            self._credentials.get_frozen_credentials(),
+            freeze_credentials(self._credentials),
             self._clock.time() + self._skew_seconds,
         )
         return self._pool.send(

@@ -8,7 +8,7 @@ headers, and a body by length, in chunks or to the end of the connection.
 import socket
 from typing import NamedTuple
 
-from holdfast.core.clock import Clock
+from holdfast.lease.clock import Clock
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # four times DynamoDB's largest response
 _MAX_HEAD_BYTES = 64 * 1024
@@ -24,7 +24,10 @@ class HttpResponse(NamedTuple):
 
 
 class InvalidResponse(Exception):
-    """The bytes of the server are not a complete HTTP response. The text says why."""
+    """The bytes of the server are not a complete response of the service.
+
+    The text says why, without any part of it.
+    """
 
 
 class ResponseReader:

@@ -5,7 +5,7 @@ from base64 import b64decode
 from typing import Any
 from zlib import crc32
 
-from holdfast.adapters.aws.json_client.response_reader import HttpResponse, InvalidResponse
+from holdfast.aws.json_client.response_reader import HttpResponse, InvalidResponse
 
 
 def parse_result(service: str, response: HttpResponse, attempt: int) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from holdfast.adapters.aws.json_client.operations import SERVICES
-from holdfast.adapters.aws.json_client.transport import find_proxy
+from holdfast.aws.json_client.operations import SERVICES
+from holdfast.aws.json_client.transport import find_proxy
 
 # The regions of the partition "aws"; botocore's partitions.json has the same pattern.
 _COMMON_REGION = re.compile(r"(us|eu|ap|sa|ca|me|af|il|mx)-\w+-\d+")

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from holdfast.core.clock import to_utc
+from holdfast.errors import ConfigError
+from holdfast.lease.clock import to_utc
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
 
@@ -29,16 +30,15 @@ class Signer:
         """Return the headers together with those that sign the request.
 
         The names of `headers` are in lower case, and all of them are signed. `credentials` are
-        botocore's frozen credentials. Raises InvalidConfigError for credentials that cannot be
-        sent; its text does not contain them.
+        those that `freeze_credentials` returned.
         """
         timestamp = to_utc(epoch_seconds).strftime("%Y%m%dT%H%M%SZ")
         signed = {**headers, "x-amz-date": timestamp}
         if credentials.token:
             signed["x-amz-security-token"] = credentials.token
-        _check_line_breaks(credentials)
         names = sorted(signed)
-        lines = "".join([f"{name}:{signed[name]}\n" for name in names])
+        # Services sign a value without the blanks around it, and with single ones within it.
+        lines = "".join([f"{name}:{' '.join(signed[name].split())}\n" for name in names])
         signed_names = ";".join(names)
         request = f"POST\n/\n\n{lines}\n{signed_names}\n{sha256(body).hexdigest()}"
         scope = f"{timestamp[:8]}/{self._region}/{self._signing_name}/aws4_request"
@@ -62,12 +62,36 @@ class Signer:
         return derived[2]
 
 
-def _check_line_breaks(credentials: Any) -> None:
-    """Refuse credentials that would add a header line of their own."""
-    for value in (credentials.access_key, credentials.token or ""):
-        if "\n" in value or "\r" in value:
-            from botocore.exceptions import InvalidConfigError
+def freeze_credentials(credentials: Any) -> Any:
+    """Return botocore's credentials as they are now. botocore refreshes them if need be.
 
-            raise InvalidConfigError(
-                error_msg="the AWS access key or session token has a line break: set it again"
-            )
+    Raises ConfigError if they cannot be sent or are still expired, because repeating the call
+    cannot help. It names the value that is wrong, without its content.
+    """
+    try:
+        frozen = credentials.get_frozen_credentials()
+    except RuntimeError:  # botocore's, for credentials that a refresh brought
+        raise ConfigError(
+            "the AWS credentials are expired, and their source returned expired ones again: "
+            "check that source and this machine's clock"
+        ) from None
+    _check_header_value("access key", frozen.access_key)
+    _check_header_value("session token", frozen.token or "")
+    if not _can_encode(frozen.secret_key, "utf-8"):
+        raise ConfigError("the AWS secret key is not a text: set it again")
+    return frozen
+
+
+def _check_header_value(name: str, value: str) -> None:
+    if "\n" in value or "\r" in value:  # it would add a header of its own
+        raise ConfigError(f"the AWS {name} has a line break: set it again")
+    if not _can_encode(value, "latin-1"):
+        raise ConfigError(f"the AWS {name} has a character that HTTP cannot send: set it again")
+
+
+def _can_encode(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True

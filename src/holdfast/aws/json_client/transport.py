@@ -15,12 +15,12 @@ from functools import cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from holdfast.adapters.aws.json_client.response_reader import (
+from holdfast.aws.json_client.response_reader import (
     HttpResponse,
     InvalidResponse,
     ResponseReader,
 )
-from holdfast.core.clock import Clock
+from holdfast.lease.clock import Clock
 
 _MAX_IDLE_CONNECTIONS = 32
 # Network address translators forget idle connections without notice, some after a few minutes.

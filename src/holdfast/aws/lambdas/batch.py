@@ -24,19 +24,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Unpack
 
-from holdfast.bootstrap import make_queue_opener
-from holdfast.config.queue import QueueOptions
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError
-from holdfast.core.events import Events, OnError
-from holdfast.core.queue.message import M
-from holdfast.core.worker.handler import (
-    Handler,
-    check_message_type,
-    find_message_model,
-    inspect_handler,
-)
-from holdfast.lambdas.event import (
+from holdfast.aws.lambdas.event import (
     BatchResponse,
     SqsRecord,
     log_safe_error,
@@ -44,10 +32,22 @@ from holdfast.lambdas.event import (
     report_failures,
     seconds_left,
 )
-from holdfast.lambdas.invocation import BatchOptions, Invocation, plan_deadlines
+from holdfast.aws.lambdas.invocation import BatchOptions, Invocation, plan_deadlines
+from holdfast.errors import ConfigError
+from holdfast.events import Events, OnError
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.queue.message import M
+from holdfast.queues.opening import make_queue_opener
+from holdfast.queues.settings import QueueOptions
+from holdfast.worker.handler import (
+    Handler,
+    check_message_type,
+    find_message_model,
+    inspect_handler,
+)
 
 if TYPE_CHECKING:
-    from holdfast.bootstrap import SQSQueue
+    from holdfast.queues.opening import SQSQueue
 
 EntryPoint = Callable[[Any, Any], BatchResponse]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from holdfast.core.errors import HoldfastError
+from holdfast.errors import HoldfastError
 
 BatchResponse = dict[str, list[dict[str, str]]]
 

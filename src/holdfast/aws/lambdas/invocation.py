@@ -21,21 +21,21 @@ from math import inf
 from threading import Condition, Event, Lock, Thread
 from typing import TYPE_CHECKING, Generic
 
-from holdfast.core.clock import Clock
-from holdfast.core.errors import LeaseLost
-from holdfast.core.events import Claimed, Completed, OnError, add_error_callback
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.lease.lease import Lease
-from holdfast.core.queue.message import M, get_lease
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.handler import Handler
-from holdfast.core.worker.outcome import Done, GiveBack, Outcome
-from holdfast.core.worker.runner import DirectExecutor, execute_attempt
-from holdfast.core.worker.settle import SettleResult, settle
-from holdfast.lambdas.event import SqsRecord
+from holdfast.aws.lambdas.event import SqsRecord
+from holdfast.errors import LeaseLost
+from holdfast.events import Claimed, Completed, OnError, add_error_callback
+from holdfast.lease.clock import Clock
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.lease.lease import Lease
+from holdfast.queue.message import M, get_lease
+from holdfast.worker.context import Context
+from holdfast.worker.handler import Handler
+from holdfast.worker.outcome import Done, GiveBack, Outcome
+from holdfast.worker.runner import DirectExecutor, execute_attempt
+from holdfast.worker.settle import SettleResult, settle
 
 if TYPE_CHECKING:
-    from holdfast.bootstrap import SQSQueue
+    from holdfast.queues.opening import SQSQueue
 
 _log = logging.getLogger("holdfast")
 

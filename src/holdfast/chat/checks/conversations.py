@@ -1,31 +1,33 @@
-"""Checks of conversations: settings, store, queues, profiles, waiting messages.
+"""Checks of conversations: settings, store, queues, webhook, profiles, waiting messages.
 
-Nothing is created or sent.
+Nothing is created, and nothing is sent to a customer.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from holdfast.adapters.local.sqlite import conversations
-from holdfast.config.chat import (
+from holdfast.chat import sqlite_conversations as conversations
+from holdfast.chat.checks.tables import check_chat_tables
+from holdfast.chat.checks.webhook import check_webhook
+from holdfast.chat.model import Channel, ConversationKey
+from holdfast.chat.policy import ConversationPolicy, ConversationProfile
+from holdfast.chat.ports import ConversationStore, ProviderSource
+from holdfast.chat.replies import ProviderResolver
+from holdfast.chat.settings import (
     ChatSettings,
     read_chat_settings,
     read_trigger_settings,
 )
-from holdfast.conversations.model import Channel, ConversationKey
-from holdfast.conversations.policy import ConversationPolicy, ConversationProfile
-from holdfast.conversations.ports import ConversationStore, ProviderSource
-from holdfast.conversations.replies import ProviderResolver
-from holdfast.core.checks import CheckResult, ok, warn
-from holdfast.core.clock import Clock
-from holdfast.core.errors import HoldfastError, QueueNotFound
-from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import AnyMessage
-from holdfast.core.text import format_count
-from holdfast.core.urls import QUEUES, parse_url
+from holdfast.doctor.checks import CheckResult, ok, warn
 from holdfast.doctor.runner import CheckFailed, require_valid_settings, run_checks
-from holdfast.doctor.stores import check_chat_tables, check_store
+from holdfast.doctor.stores import check_store
+from holdfast.errors import HoldfastError, QueueNotFound
+from holdfast.lease.clock import Clock
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import AnyMessage
+from holdfast.text import format_count
+from holdfast.urls import QUEUES, parse_url
 
 # A customer of each channel. Nothing is sent to them.
 _CUSTOMERS = {
@@ -53,6 +55,7 @@ class Conversations:
 
     settings: ChatSettings
     trigger_leases: list[float]
+    providers: ProviderSource
     wiring: ChatWiring
 
 
@@ -64,7 +67,9 @@ def examine_conversations(wiring: ChatWiring) -> Iterator[CheckResult]:
             settings = read_chat_settings(wiring.env)
             triggers = read_trigger_settings(settings, wiring.env)
         leases = [queue.lease_seconds for queue in triggers]
-        return run_checks(Conversations(settings, leases, wiring), *CONVERSATIONS)
+        providers = wiring.make_providers(settings)
+        chat = Conversations(settings, leases, providers, wiring)
+        return run_checks(chat, *CONVERSATIONS)
 
     return run_checks(wiring, ("settings", examine))
 
@@ -185,6 +190,13 @@ def _check_local_queue(wiring: ChatWiring, url: str) -> Iterator[CheckResult]:
         yield warn(letters, f"`holdfast dead list {url}` shows why")
 
 
+# -- webhook
+
+
+def _check_webhook(chat: Conversations) -> Iterator[CheckResult]:
+    return check_webhook(chat.settings, chat.providers.secrets)
+
+
 # -- profiles
 
 
@@ -195,7 +207,7 @@ def _check_profiles(chat: Conversations) -> Iterator[CheckResult]:
             f"set {chat.settings.to_variable('profiles')}, unless another system makes "
             "conversations",
         )
-    resolver = ProviderResolver(chat.wiring.make_providers(chat.settings))
+    resolver = ProviderResolver(chat.providers)
     for number, profile in enumerate(chat.settings.profiles, 1):
         check = partial(_check_profile, resolver)
         yield from run_checks(profile, (f"profile {number}", check))
@@ -226,5 +238,6 @@ CONVERSATIONS = (
     ("leases", _check_leases),
     ("store", _check_store),
     ("queues", _check_queues),
+    ("webhook", _check_webhook),
     ("profiles", _check_profiles),
 )

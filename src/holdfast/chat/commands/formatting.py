@@ -7,20 +7,20 @@ pasted into tickets. Bodies are shown, without anything that could control the t
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.formatting import format_age, format_duration
-from holdfast.conversations.formatting import (
+from holdfast.chat.formatting import (
     format_body,
     format_status,
     get_received_at,
     mask_address,
 )
-from holdfast.conversations.model import redact_id
-from holdfast.conversations.outbox import get_outbox_state
-from holdfast.core.clock import to_utc
-from holdfast.core.text import format_count
+from holdfast.chat.model import redact_id
+from holdfast.chat.outbox import get_outbox_state
+from holdfast.cli.formatting import format_age, format_duration
+from holdfast.lease.clock import to_utc
+from holdfast.text import format_count
 
 if TYPE_CHECKING:
-    from holdfast.conversations.model import (
+    from holdfast.chat.model import (
         Conversation,
         HistoryMessage,
         ParkedBatch,

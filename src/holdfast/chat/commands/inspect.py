@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.chat.commands import formatting
+from holdfast.chat.formatting import (
+    format_body,
+    get_received_at,
+    has_id_prefix,
+    mask_address,
+)
 from holdfast.cli.arguments import MAX_COUNT, AsJson
-from holdfast.cli.chat import formatting
 from holdfast.cli.console import (
     info,
     print_either,
@@ -20,19 +26,13 @@ from holdfast.cli.console import (
     print_result,
 )
 from holdfast.cli.errors import NotFound, UsageError
-from holdfast.conversations.formatting import (
-    format_body,
-    get_received_at,
-    has_id_prefix,
-    mask_address,
-)
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.urls import require_store
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.urls import require_store
 
 if TYPE_CHECKING:
-    from holdfast.bootstrap.chats import ChatApp
-    from holdfast.conversations.model import Conversation
-    from holdfast.conversations.ports import ConversationStore
+    from holdfast.chat.building import ChatApp
+    from holdfast.chat.model import Conversation
+    from holdfast.chat.ports import ConversationStore
 
 _POLL_SECONDS = 0.5
 From = Annotated[
@@ -58,7 +58,7 @@ class ViewOptions:
 
 def open_chat() -> "ChatApp":
     """Open the application with an existing store. Raises as `open_store` does."""
-    from holdfast.bootstrap.chats import build_chat
+    from holdfast.chat.building import build_chat
 
     _find_store()
     return build_chat(os.environ)
@@ -70,13 +70,13 @@ def open_store() -> "ConversationStore":
     Raises ConfigError with every problem of the settings, and StoreUnavailable if the store
     does not exist.
     """
-    from holdfast.bootstrap.chats import open_conversations
+    from holdfast.chat.building import open_conversations
 
     return open_conversations(_find_store())
 
 
 def _find_store() -> str:
-    from holdfast.config.chat import read_chat_settings
+    from holdfast.chat.settings import read_chat_settings
 
     return require_store(
         read_chat_settings(os.environ).store_url,
@@ -178,7 +178,7 @@ def outbox(
     view: ViewOptions,
 ) -> None:
     """Show the replies in the outbox folder, where local use puts them."""
-    from holdfast.config.chat import read_chat_settings
+    from holdfast.chat.settings import read_chat_settings
 
     folder = read_chat_settings(os.environ).outbox_folder
     seen: set[str] = set()
@@ -195,7 +195,7 @@ def outbox(
 
 
 def _show_new(folder: Path, seen: set[str], view: ViewOptions) -> None:
-    from holdfast.bootstrap.chats import read_outbox
+    from holdfast.chat.building import read_outbox
 
     for reply in read_outbox(folder):
         if reply.message_sid in seen:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.chat.commands.formatting import format_id, history_to_json
+from holdfast.chat.errors import InvalidInbound
 from holdfast.cli.arguments import STDIN, AsJson, make_duration_option
-from holdfast.cli.chat.formatting import format_id, history_to_json
 from holdfast.cli.console import info, print_either
 from holdfast.cli.errors import InputRefused, NotFound, UsageError
 from holdfast.cli.formatting import format_duration
-from holdfast.conversations.errors import InvalidInbound
-from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.lease.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from holdfast.bootstrap.chats import ChatApp
-    from holdfast.conversations.model import ConversationKey, HistoryMessage
+    from holdfast.chat.building import ChatApp
+    from holdfast.chat.model import ConversationKey, HistoryMessage
 
 _POLL_SECONDS = 0.2
 _MAX_HISTORY = 100  # messages that are searched for the reply
@@ -64,7 +64,7 @@ def send(
     as_json: AsJson = False,
 ) -> None:
     """Send a message as a customer. Without a profile, a new conversation gets an echo."""
-    from holdfast.bootstrap.chats import LOCAL_PROFILE, build_chat
+    from holdfast.chat.building import LOCAL_PROFILE, build_chat
 
     if text == STDIN and sid is not None:
         raise UsageError(
@@ -93,8 +93,8 @@ def _stage(
 
     Raises InputRefused, which says how many messages were staged before.
     """
-    from holdfast.conversations.messages import parse_inbound
-    from holdfast.core.queue.message import make_id
+    from holdfast.chat.messages import parse_inbound
+    from holdfast.queue.message import make_id
 
     key: ConversationKey | None = None
     sids: list[str] = []

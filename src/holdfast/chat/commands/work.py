@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.chat.model import Channel
 from holdfast.cli.arguments import make_concurrency_option, make_duration_option
 from holdfast.cli.errors import UsageError
 from holdfast.cli.foreground import (
@@ -24,18 +25,17 @@ from holdfast.cli.foreground import (
     show_status_line,
 )
 from holdfast.cli.live_view import EventCounts
-from holdfast.conversations.model import Channel
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.errors import QueueUnavailable, StoreUnavailable
-from holdfast.core.events import Events, PollFailed
+from holdfast.errors import QueueUnavailable, StoreUnavailable
+from holdfast.events import Events, PollFailed
+from holdfast.lease.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from holdfast.bootstrap.chats import ChatApp
-    from holdfast.conversations.policy import ConversationPolicy
-    from holdfast.core.queue.manager import QueueManager
-    from holdfast.core.worker.handler import Handler
-    from holdfast.core.worker.settle import WorkerReport
-    from holdfast.core.worker.worker import Worker
+    from holdfast.chat.building import ChatApp
+    from holdfast.chat.policy import ConversationPolicy
+    from holdfast.queue.manager import QueueManager
+    from holdfast.worker.handler import Handler
+    from holdfast.worker.settle import WorkerReport
+    from holdfast.worker.worker import Worker
 
 _MARGIN_SECONDS = 5.0
 _POLL_SECONDS = 0.5
@@ -74,7 +74,7 @@ def work(
     service: ServiceOptions,
 ) -> None:
     """Answer customers' messages. Ctrl-C lets batches finish; Ctrl-C again stops now."""
-    from holdfast.bootstrap.chats import build_chat
+    from holdfast.chat.building import build_chat
 
     channels = _parse_channels(channel)
     events = Events(counts := EventCounts())
@@ -116,7 +116,7 @@ def _build_worker(
     concurrency: int,
     drain_seconds: float,
 ) -> "Worker[Any]":
-    from holdfast.core.worker.worker import Worker
+    from holdfast.worker.worker import Worker
 
     return Worker(
         queue,
@@ -181,7 +181,7 @@ class ChatWorkers:
 
     def run(self) -> "WorkerReport":
         """Run the workers to their end and return their summed report."""
-        from holdfast.core.worker.settle import WorkerReport
+        from holdfast.worker.settle import WorkerReport
 
         self._app.keeper.start()
         with ThreadPoolExecutor(len(self._workers), "holdfast-chat") as threads:

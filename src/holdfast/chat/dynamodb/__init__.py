@@ -1,6 +1,6 @@
 """The conversation store on Amazon DynamoDB."""
 
-from holdfast.adapters.aws.dynamodb.chat.store import DynamoDBConversations
-from holdfast.adapters.aws.dynamodb.chat.tables import create_tables
+from holdfast.chat.dynamodb.store import DynamoDBConversations
+from holdfast.chat.dynamodb.tables import create_tables
 
 __all__ = ["DynamoDBConversations", "create_tables"]

@@ -13,12 +13,12 @@ Every attribute is written `#name`, so a reserved word cannot make a call fail.
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.chat.items import replace_lone_surrogates
-from holdfast.adapters.aws.dynamodb.expressions import CallBuilder, require_all
-from holdfast.adapters.aws.dynamodb.values import Attributes, encode
-from holdfast.conversations.errors import PermanentError
-from holdfast.conversations.model import LockGrant, Status
-from holdfast.jobs.errors import InvalidJob
+from holdfast.chat.dynamodb.items import replace_lone_surrogates
+from holdfast.chat.errors import PermanentError
+from holdfast.chat.model import LockGrant, Status
+from holdfast.errors import InvalidInput
+from holdfast.store.dynamodb.expressions import CallBuilder, require_all
+from holdfast.store.dynamodb.values import Attributes, encode
 
 # -- the conversation's row
 
@@ -83,7 +83,7 @@ def _encode_values(values: Mapping[str, Any]) -> Attributes:
     """Return the values as DynamoDB's. Raises PermanentError for one that it cannot store."""
     try:
         return encode(replace_lone_surrogates(values))
-    except InvalidJob as error:
+    except InvalidInput as error:
         raise PermanentError(f"DynamoDB cannot store {error}") from None
 
 

@@ -13,16 +13,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.values import (
-    Attributes,
-    count_bytes,
-    encode,
-    measure_size,
-)
-from holdfast.conversations import rows
-from holdfast.conversations.errors import PermanentError
-from holdfast.conversations.messages import parse_time
-from holdfast.conversations.model import (
+from holdfast.chat import rows
+from holdfast.chat.errors import PermanentError
+from holdfast.chat.messages import parse_time
+from holdfast.chat.model import (
     Conversation,
     ConversationKey,
     Fragment,
@@ -34,8 +28,14 @@ from holdfast.conversations.model import (
     Window,
     digest_texts,
 )
-from holdfast.conversations.outbox import Outbox, outbox_from_data
-from holdfast.jobs.errors import InvalidJob
+from holdfast.chat.outbox import Outbox, outbox_from_data
+from holdfast.errors import InvalidInput
+from holdfast.store.dynamodb.values import (
+    Attributes,
+    count_bytes,
+    encode,
+    measure_size,
+)
 
 Row = Mapping[str, Any]
 
@@ -303,7 +303,7 @@ def encode_row(
     """
     try:
         attributes = encode(replace_lone_surrogates(row))
-    except InvalidJob as error:
+    except InvalidInput as error:
         raise PermanentError(f"{subject} cannot be stored: {error}") from None
     if (size := measure_size(attributes)) > max_bytes:
         raise PermanentError(

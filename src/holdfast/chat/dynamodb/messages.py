@@ -14,12 +14,10 @@ from itertools import islice
 from typing import Any
 from uuid import uuid4
 
-from holdfast.adapters.aws.dynamodb.chat import conditions, items
-from holdfast.adapters.aws.dynamodb.chat.conditions import CALLS
-from holdfast.adapters.aws.dynamodb.chat.tables import format_tables_command, tables_from_prefix
-from holdfast.adapters.aws.dynamodb.client import ConditionFailed, DynamoDBClient
-from holdfast.adapters.aws.dynamodb.values import Attributes, decode, encode
-from holdfast.conversations.model import (
+from holdfast.chat.dynamodb import conditions, items
+from holdfast.chat.dynamodb.conditions import CALLS
+from holdfast.chat.dynamodb.tables import format_tables_command, tables_from_prefix
+from holdfast.chat.model import (
     ConversationKey,
     Fragment,
     HistoryMessage,
@@ -27,9 +25,11 @@ from holdfast.conversations.model import (
     WaitingConversation,
     Window,
 )
-from holdfast.conversations.ports import ConversationStore
-from holdfast.conversations.rows import row_from_message
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.chat.ports import ConversationStore
+from holdfast.chat.rows import row_from_message
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.store.dynamodb.client import ConditionFailed, DynamoDBClient
+from holdfast.store.dynamodb.values import Attributes, decode, encode
 
 Write = dict[str, Any]  # one entry of TransactItems
 

@@ -10,16 +10,16 @@ slices that fit into one transaction each. A batch has one slice unless its mess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.chat import items
-from holdfast.adapters.aws.dynamodb.values import Attributes
-from holdfast.conversations.model import (
+from holdfast.chat.dynamodb import items
+from holdfast.chat.model import (
     ConversationKey,
     Fragment,
     ParkedBatch,
     Staged,
     UnreadableFragment,
 )
-from holdfast.conversations.outbox import to_plain_data
+from holdfast.chat.outbox import to_plain_data
+from holdfast.store.dynamodb.values import Attributes
 
 MAX_MESSAGES_PER_SLICE = 40  # each needs up to three rows of the transaction
 _MAX_PART_BYTES = 250 * 1024

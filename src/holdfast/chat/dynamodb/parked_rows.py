@@ -11,23 +11,23 @@ staged. No message is lost, and the lock expires.
 
 from collections.abc import Iterator
 
-from holdfast.adapters.aws.dynamodb.chat import conditions, items, parked_items
-from holdfast.adapters.aws.dynamodb.chat.conditions import CALLS
-from holdfast.adapters.aws.dynamodb.chat.messages import Write
-from holdfast.adapters.aws.dynamodb.chat.rows import (
+from holdfast.chat import store_rules as rules
+from holdfast.chat.dynamodb import conditions, items, parked_items
+from holdfast.chat.dynamodb.conditions import CALLS
+from holdfast.chat.dynamodb.messages import Write
+from holdfast.chat.dynamodb.rows import (
     LOCK_ATTRIBUTES,
     MAX_TRIES,
     LockingStore,
     LockRelease,
     build_row_changing_error,
 )
-from holdfast.adapters.aws.dynamodb.chat.tables import EXPIRES_BY
-from holdfast.adapters.aws.dynamodb.client import TransactionCancelled, WriteDone
-from holdfast.adapters.aws.dynamodb.expressions import RETURN_OLD
-from holdfast.conversations import store_rules as rules
-from holdfast.conversations.errors import ParkedNotFound
-from holdfast.conversations.model import ConversationKey, LockGrant, ParkedBatch, Staged, Status
-from holdfast.conversations.outbox import get_thread_mark
+from holdfast.chat.dynamodb.tables import EXPIRES_BY
+from holdfast.chat.errors import ParkedNotFound
+from holdfast.chat.model import ConversationKey, LockGrant, ParkedBatch, Staged, Status
+from holdfast.chat.outbox import get_thread_mark
+from holdfast.store.dynamodb.client import TransactionCancelled, WriteDone
+from holdfast.store.dynamodb.expressions import RETURN_OLD
 
 _SET_PARKED = "SET #conversation_status = :status, #updated_at = :at, #write_id = :write"
 _SET_MARK = ", #thread_mark = :mark"

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
-from holdfast.adapters.aws.dynamodb.chat import conditions, items
-from holdfast.adapters.aws.dynamodb.chat.conditions import CALLS
-from holdfast.adapters.aws.dynamodb.chat.messages import MessageStore
-from holdfast.adapters.aws.dynamodb.client import ConditionFailed, WriteDone
-from holdfast.conversations import store_rules as rules
-from holdfast.conversations.actor import release_on_error
-from holdfast.conversations.errors import LockLost, PermanentError
-from holdfast.conversations.model import (
+from holdfast.chat import store_rules as rules
+from holdfast.chat.actor import release_on_error
+from holdfast.chat.dynamodb import conditions, items
+from holdfast.chat.dynamodb.conditions import CALLS
+from holdfast.chat.dynamodb.messages import MessageStore
+from holdfast.chat.errors import LockLost, PermanentError
+from holdfast.chat.model import (
     Conversation,
     ConversationKey,
     ConversationNotFound,
@@ -26,8 +25,9 @@ from holdfast.conversations.model import (
     Status,
     redact_id,
 )
-from holdfast.conversations.outbox import Outbox, to_plain_data
-from holdfast.core.errors import StoreUnavailable
+from holdfast.chat.outbox import Outbox, to_plain_data
+from holdfast.errors import StoreUnavailable
+from holdfast.store.dynamodb.client import ConditionFailed, WriteDone
 
 # other processes may change the row between the read and the write, but not forever
 MAX_TRIES = 5

@@ -22,20 +22,18 @@ but one expression cannot both append to a list and trim it.
 from dataclasses import replace
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.chat import conditions, items
-from holdfast.adapters.aws.dynamodb.chat.messages import Write
-from holdfast.adapters.aws.dynamodb.chat.parked_rows import ParkingStore
-from holdfast.adapters.aws.dynamodb.chat.rows import (
+from holdfast.chat import store_rules as rules
+from holdfast.chat.dynamodb import conditions, items
+from holdfast.chat.dynamodb.messages import Write
+from holdfast.chat.dynamodb.parked_rows import ParkingStore
+from holdfast.chat.dynamodb.rows import (
     LOCK_ATTRIBUTES,
     MAX_TRIES,
     LockRelease,
     build_row_changing_error,
 )
-from holdfast.adapters.aws.dynamodb.client import WriteDone
-from holdfast.adapters.aws.dynamodb.expressions import RETURN_OLD
-from holdfast.conversations import store_rules as rules
-from holdfast.conversations.errors import ParkedNotFound, PermanentError
-from holdfast.conversations.model import (
+from holdfast.chat.errors import ParkedNotFound, PermanentError
+from holdfast.chat.model import (
     Conversation,
     ConversationKey,
     HistoryMessage,
@@ -43,7 +41,9 @@ from holdfast.conversations.model import (
     Status,
     Turn,
 )
-from holdfast.conversations.rows import row_from_message
+from holdfast.chat.rows import row_from_message
+from holdfast.store.dynamodb.client import WriteDone
+from holdfast.store.dynamodb.expressions import RETURN_OLD
 
 MAX_WRITES = 100  # DynamoDB's limit for one transaction
 # Bytes. Messages that do not fit into the row remain in the history. The reply has been sent

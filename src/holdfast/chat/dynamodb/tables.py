@@ -13,8 +13,8 @@ History rows have no `expires_at` and are kept.
 
 from typing import Any, NamedTuple
 
-from holdfast.adapters.aws.dynamodb.tables import define_table, ensure_tables
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.store.dynamodb.tables import define_table, ensure_tables
 
 EXPIRES_BY = "expires_at"
 

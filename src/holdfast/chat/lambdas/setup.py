@@ -10,27 +10,27 @@ from collections.abc import Callable, Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.bootstrap import make_application_log
-from holdfast.bootstrap.telemetry import make_telemetry
-from holdfast.config.queue import SqsSettings
-from holdfast.config.reading import read_settings
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError
-from holdfast.core.events import Events
-from holdfast.core.queue.message import QueueMessage
-from holdfast.core.urls import QUEUES, parse_url
-from holdfast.core.worker.handler import Handler
-from holdfast.lambdas.batch import EntryPoint, sqs_batch
-from holdfast.lambdas.event import (
+from holdfast.aws.lambdas.batch import EntryPoint, sqs_batch
+from holdfast.aws.lambdas.event import (
     BatchResponse,
     log_safe_error,
     report_failures,
     seconds_left,
 )
+from holdfast.errors import ConfigError
+from holdfast.events import Events
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.queue.message import QueueMessage
+from holdfast.queues.settings import SqsSettings
+from holdfast.settings import read_settings
+from holdfast.telemetry.logging import make_application_log
+from holdfast.telemetry.setup import make_telemetry
+from holdfast.urls import QUEUES, parse_url
+from holdfast.worker.handler import Handler
 
 if TYPE_CHECKING:
-    from holdfast.bootstrap.chats import ChatApp
-    from holdfast.lambdas.webhook import SignatureCheck
+    from holdfast.chat.building import ChatApp
+    from holdfast.chat.lambdas.webhook import SignatureCheck
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class ChatRuntime:
         """Return the application. Raises ConfigError or StoreUnavailable."""
 
         def build() -> "ChatApp":
-            from holdfast.bootstrap.chats import build_chat
+            from holdfast.chat.building import build_chat
 
             return build_chat(self.env, clock=self._clock, events=self.events)
 
@@ -96,7 +96,7 @@ class ChatRuntime:
         return self._build_once("signatures", self._build_signatures)
 
     def _build_signatures(self) -> "SignatureCheck":
-        from holdfast.lambdas.webhook import SignatureCheck
+        from holdfast.chat.lambdas.webhook import SignatureCheck
 
         if (reference := self.app.settings.twilio_secret) is None:
             raise ConfigError(

@@ -14,11 +14,11 @@ from threading import Lock
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-from holdfast.conversations.errors import InvalidInbound, TransientError
-from holdfast.conversations.messages import Inbound, parse_inbound
-from holdfast.conversations.ports import Secret, SecretStore
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError, HoldfastError
+from holdfast.chat.errors import InvalidInbound, TransientError
+from holdfast.chat.messages import Inbound, parse_inbound
+from holdfast.chat.ports import Secret, SecretStore
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 HttpResponse = dict[str, Any]
 
@@ -33,7 +33,11 @@ _MAX_SIGNATURE = 64  # characters; base64 of 20 or 32 bytes
 
 
 class BadRequest(HoldfastError):
-    """The request cannot come from Twilio."""
+    """The request is refused with this status. `reason` is that of `WebhookRefused`."""
+
+    def __init__(self, problem: str, reason: str = "malformed", status: int = 400) -> None:
+        super().__init__(problem)
+        self.reason, self.status = reason, status
 
 
 # -- parsing the request
@@ -119,6 +123,15 @@ def _parse_body(event: Mapping[str, Any]) -> str:
     except ValueError:  # errors of base64 and of Unicode are ValueErrors
         raise BadRequest("the body is neither UTF-8 nor base64 of UTF-8") from None
     return body
+
+
+def carries_signature(event: Any) -> bool:
+    """Check whether a request has a signature of Twilio's form, right or wrong."""
+    return _is_possible(_parse_headers(_as_mapping(event)).get(SIGNATURE, ""))
+
+
+def _is_possible(signature: str) -> bool:
+    return signature.isascii() and 0 < len(signature) <= _MAX_SIGNATURE
 
 
 def parse_form(request: WebhookRequest) -> dict[str, str]:
@@ -207,7 +220,7 @@ class SignatureCheck:
         """
         # Any other signature is not Twilio's. Comparing an incomplete character would raise an
         # error, and Twilio would repeat the request. The token need not be fetched, either.
-        if not signature.isascii() or not 0 < len(signature) <= _MAX_SIGNATURE:
+        if not _is_possible(signature):
             return False
         if _is_signed(self._get_secret(), url, form, signature):
             return True
@@ -238,7 +251,10 @@ def _is_signed(secret: Secret, url: str, form: Mapping[str, str], signature: str
     try:
         from twilio.request_validator import RequestValidator
     except ImportError:
-        raise ConfigError("webhooks need Twilio's library: holdfast[twilio]") from None
+        from holdfast.version import format_install_command
+
+        text = f"webhooks need Twilio's library: {format_install_command('twilio')}"
+        raise ConfigError(text) from None
     token = secret.reveal("auth_token")
     try:
         return bool(RequestValidator(token).validate(url, dict(form), signature))

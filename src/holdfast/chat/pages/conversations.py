@@ -4,33 +4,42 @@ Addresses name a conversation by a digest, because a browser keeps every address
 opened. Numbers and texts are masked until a person asks for those of one conversation.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from holdfast.bootstrap.chats import ChatApp
-from holdfast.conversations.formatting import (
+from holdfast.chat.building import ChatApp, build_chat
+from holdfast.chat.formatting import (
     format_body,
+    format_status,
     get_received_at,
     has_id_prefix,
+    mask_address,
 )
-from holdfast.conversations.model import (
+from holdfast.chat.model import (
     Conversation,
     ConversationKey,
     ParkedBatch,
     Window,
     digest_texts,
+    redact_id,
 )
-from holdfast.conversations.outbox import Outbox, get_answer
-from holdfast.conversations.ports import ConversationStore
-from holdfast.core.errors import HoldfastError
-from holdfast.core.queue.watch import Reading
+from holdfast.chat.outbox import Outbox, get_answer, get_outbox_state
+from holdfast.chat.ports import ConversationStore
+from holdfast.errors import HoldfastError
+from holdfast.lease.clock import Clock
+from holdfast.queue.watch import Reading
+from holdfast.urls import require_store
+from holdfast.web.actions import Action
 from holdfast.web.console import Console
-from holdfast.web.rendering import Page, parse_number
+from holdfast.web.live import View
+from holdfast.web.rendering import Page, Renderer, parse_number
 from holdfast.web.stores import LazyStore
 
 T = TypeVar("T")
@@ -92,16 +101,54 @@ def has_answer(outbox: Outbox | None) -> bool:
     return answer is not None and bool(answer.text.strip())
 
 
+def open_existing_chat(chat: str | ChatApp, clock: Clock) -> ChatApp:
+    """Open an application with a store that exists. A console never creates one."""
+    if isinstance(chat, ChatApp):
+        return chat
+    remedy = "check the name, or start one with `holdfast chat send`"
+    store = require_store(chat, "there is no conversation store", remedy)
+    return build_chat({**os.environ, "HOLDFAST_CHAT_STORE": store}, clock=clock)
+
+
 class ConversationPages:
     """The views of one store of conversations, which is opened with the first read."""
 
-    def __init__(self, open_chat: Callable[[], ChatApp], console: Console) -> None:
+    section, title = "conversations", "Conversations"
+    package, parts = "holdfast.chat.pages", "chat_parts.html"
+    names: ClassVar[Mapping[str, Any]] = {
+        "format_status": format_status,
+        "get_outbox_state": get_outbox_state,
+        "mask_address": mask_address,
+        "redact_id": redact_id,
+    }
+
+    def __init__(self, chat: str | ChatApp, console: Console) -> None:
         self._console, self._clock = console, console.clock
-        self.chat = LazyStore(open_chat)
+        self.chat = LazyStore(partial(open_existing_chat, chat, console.clock))
         self._known: dict[str, ConversationKey] = {}  # by their references
         self._list: Reading[ConversationList] = Reading(
             self._read, console.clock, min_seconds=_MIN_SECONDS
         )
+
+    def list_views(self) -> Mapping[str, View]:
+        """Return the views by their addresses."""
+        return {
+            "/conversations": self.show_conversations,
+            "/conversations/conversation": self.show_conversation,
+            "/conversations/parked": self.show_parked,
+            "/conversations/batch": self.show_batch,
+        }
+
+    def list_actions(self, renderer: Renderer) -> Mapping[str, tuple[Action, bool]]:
+        """Return the actions by their addresses. A search changes nothing."""
+        from holdfast.chat.pages.decisions import Decisions
+
+        decisions = Decisions(self._console, self, renderer)
+        return {
+            "/conversations": (decisions.search, False),
+            "/conversations/conversation": (decisions.assign, True),
+            "/conversations/batch": (decisions.decide, True),
+        }
 
     def close(self) -> None:
         """Close the store."""

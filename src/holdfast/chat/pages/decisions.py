@@ -7,13 +7,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from holdfast.conversations.errors import ParkedNotFound
-from holdfast.conversations.model import ParkedBatch
-from holdfast.conversations.operator import Operator
-from holdfast.core.errors import HoldfastError
+from holdfast.chat.errors import ParkedNotFound
+from holdfast.chat.model import ParkedBatch
+from holdfast.chat.operator import Operator
+from holdfast.chat.pages.conversations import ConversationPages
+from holdfast.errors import HoldfastError
 from holdfast.web.actions import Form
 from holdfast.web.console import Console
-from holdfast.web.conversations import ConversationPages
 from holdfast.web.rendering import Page, Renderer
 
 _DECISIONS: dict[str, Callable[[Operator, str], ParkedBatch]] = {

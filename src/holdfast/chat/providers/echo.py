@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.conversations.outbox import WriterAnswer
-from holdfast.conversations.ports import ReplyRequest, Secret
+from holdfast.chat.outbox import WriterAnswer
+from holdfast.chat.ports import ReplyRequest, Secret
 
 
 class EchoWriter:

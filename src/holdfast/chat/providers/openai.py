@@ -5,7 +5,8 @@ the API in August 2026.) OpenAI adds question and answer to the conversation tog
 the answer is complete. So a repeated request first inspects the items after the thread's
 mark, which all come from earlier attempts at the same batch:
 
-    question and answer      return that answer; nothing is asked or paid for again
+    question and answer      return that answer; nothing is asked or paid for again. The
+                             usage was lost with the response, so OpenAI counts the tokens
     only the question        have it answered without adding it again: `input` may be omitted
     nothing                  ask
 
@@ -25,25 +26,28 @@ contain only codes, because the vendor's texts repeat keys and bodies.
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from holdfast.adapters.chat.vendor_logs import silence_vendor_logs
-from holdfast.conversations.errors import (
+from holdfast.chat.errors import (
     AuthenticationFailed,
     PermanentError,
     ThreadGone,
     TransientError,
 )
-from holdfast.conversations.model import digest_texts
-from holdfast.conversations.outbox import WriterAnswer
-from holdfast.conversations.ports import ReplyRequest, Secret
-from holdfast.core.errors import HoldfastError
+from holdfast.chat.model import digest_texts
+from holdfast.chat.outbox import WriterAnswer
+from holdfast.chat.ports import ReplyRequest, Secret
+from holdfast.chat.providers.vendor_logs import silence_vendor_logs
+from holdfast.errors import HoldfastError
+from holdfast.version import format_install_command
 
 _CONNECT_SECONDS = 5.0
 _OPEN_SECONDS = 20.0
+_COUNT_SECONDS = 5.0  # a count that takes longer is not worth the customer's time
+_COUNTED = ("model", "conversation", "instructions")
 _PAGE = 100  # items; the maximum that OpenAI returns at once
 _CODE = re.compile(r"[a-z][a-z_]{1,59}")
 
@@ -66,7 +70,7 @@ class OpenAIWriter:
             import openai.resources.conversations
             import openai.resources.responses  # everything that a call would import
         except ImportError:
-            text = "replies by OpenAI need its library: pip install 'holdfast[openai]'"
+            text = f"replies by OpenAI need its library: {format_install_command('openai')}"
             raise PermanentError(text) from None
         silence_vendor_logs("openai", "httpx", "httpx2", "httpcore", "httpcore2")
         self._sdk = openai
@@ -96,7 +100,8 @@ class OpenAIWriter:
         if question.again:
             earlier = self._find_earlier(client, question)
             if earlier.text is not None:
-                return WriterAnswer(_clean(earlier.text), earlier.newest)
+                tokens = self._count_tokens(client, question, config, earlier.text)
+                return WriterAnswer(_clean(earlier.text), earlier.newest, *tokens)
             if earlier.asked:
                 del request["input"]
         with self._translate_errors(client, question.thread_id):
@@ -141,6 +146,22 @@ class OpenAIWriter:
         except self._sdk.OpenAIError:
             return False
         return False
+
+    def _count_tokens(
+        self, client: Any, question: ReplyRequest, config: Mapping[str, Any], answer: str
+    ) -> tuple[int, int]:
+        """Return the tokens of the prompt and of the answer that are in the thread.
+
+        What the model used for reasoning is not included. Returns zeros if OpenAI cannot
+        count, because the answer is worth more than its statistics.
+        """
+        count = client.with_options(timeout=_COUNT_SECONDS).responses.input_tokens.count
+        thread = _build_request(question, config)
+        request = {name: thread[name] for name in _COUNTED if name in thread}
+        with suppress(HoldfastError), self._translate_errors():
+            written = int(count(model=request["model"], input=answer).input_tokens)
+            return max(0, int(count(**request).input_tokens) - written), written
+        return 0, 0
 
     def _find_earlier(self, client: Any, question: ReplyRequest) -> "_Earlier":
         position = {"after": question.thread_mark} if question.thread_mark else {}

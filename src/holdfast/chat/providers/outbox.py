@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.adapters.modes import make_folders
-from holdfast.conversations.errors import PermanentError, TransientError
-from holdfast.conversations.model import digest_texts
-from holdfast.conversations.outbox import SentPart
-from holdfast.conversations.ports import ReplyPart, Secret
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.chat.errors import PermanentError, TransientError
+from holdfast.chat.model import digest_texts
+from holdfast.chat.outbox import SentPart
+from holdfast.chat.ports import ReplyPart, Secret
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.store.file_modes import make_folders
 
 _STATUS = "laid down"
 _MAX_BYTES = 4 << 20

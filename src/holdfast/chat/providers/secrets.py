@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
 
-from holdfast.adapters.aws import clients, errors
-from holdfast.adapters.chat.vendor_logs import silence_vendor_logs
-from holdfast.conversations.errors import PermanentError, TransientError
-from holdfast.conversations.ports import Secret, SecretStore, parse_secret
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError, HoldfastError
+from holdfast.aws import clients, errors
+from holdfast.aws.checked_call import call_checked
+from holdfast.chat.errors import PermanentError, TransientError
+from holdfast.chat.ports import Secret, SecretStore, parse_secret
+from holdfast.chat.providers.vendor_logs import silence_vendor_logs
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 _MAX_BYTES = 64 << 10
 _REMEDY = "the role needs secretsmanager:GetSecretValue, and kms:Decrypt for a key of your own"
@@ -149,11 +150,9 @@ class SecretsManagerSecrets:
             self._cache.pop(reference, None)
 
     def _fetch(self, reference: str) -> str:
-        from botocore.exceptions import BotoCoreError, ClientError
-
         try:
-            response = self._client.get_secret_value(SecretId=reference)
-        except (BotoCoreError, ClientError) as error:
+            response = call_checked(self._client, "get_secret_value", SecretId=reference)
+        except errors.get_client_errors() as error:
             raise _translate_error(reference, error) from None
         if not isinstance(text := response.get("SecretString"), str):
             raise PermanentError(f"secret {reference!r} is binary: it must be text")

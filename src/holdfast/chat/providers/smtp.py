@@ -23,17 +23,17 @@ from email.utils import format_datetime, parseaddr
 from functools import partial
 from typing import Any
 
-from holdfast.conversations.errors import (
+from holdfast.chat.errors import (
     AuthenticationFailed,
     PermanentError,
     SendStatusUnknown,
     SendUnclear,
     TransientError,
 )
-from holdfast.conversations.model import digest_texts
-from holdfast.conversations.outbox import SentPart
-from holdfast.conversations.ports import ReplyPart, Secret
-from holdfast.core.clock import SYSTEM_CLOCK, Clock, to_utc
+from holdfast.chat.model import digest_texts
+from holdfast.chat.outbox import SentPart
+from holdfast.chat.ports import ReplyPart, Secret
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock, to_utc
 
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}
 _START_DATA = 354  # the server is ready for the text

@@ -24,18 +24,19 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast.adapters.chat.vendor_logs import silence_vendor_logs
-from holdfast.conversations.errors import (
+from holdfast.chat.errors import (
     AuthenticationFailed,
     PermanentError,
     SendStatusUnknown,
     SendUnclear,
     TransientError,
 )
-from holdfast.conversations.outbox import SentPart
-from holdfast.conversations.ports import ReplyPart, Secret
-from holdfast.core.clock import to_utc
-from holdfast.core.errors import HoldfastError
+from holdfast.chat.outbox import SentPart
+from holdfast.chat.ports import ReplyPart, Secret
+from holdfast.chat.providers.vendor_logs import silence_vendor_logs
+from holdfast.errors import HoldfastError
+from holdfast.lease.clock import to_utc
+from holdfast.version import format_install_command
 
 _FIND_SECONDS = 15.0
 _SKEW_SECONDS = 60.0  # between this clock and Twilio's, whose times are full seconds
@@ -76,7 +77,7 @@ class TwilioSender:
             import twilio.http.http_client
             import twilio.rest.api.v2010.account.message  # noqa: F401
         except ImportError:
-            text = "Twilio needs its library: pip install 'holdfast[twilio]'"
+            text = f"Twilio needs its library: {format_install_command('twilio')}"
             raise PermanentError(text) from None
         # They log phone numbers as parts of URLs.
         silence_vendor_logs("urllib3.connectionpool", "twilio")

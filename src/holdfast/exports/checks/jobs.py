@@ -4,19 +4,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from holdfast.adapters.local.sqlite.jobs import JOBS
-from holdfast.config.heartbeat import read_heartbeat_settings
-from holdfast.core.checks import CheckResult, fail, ok, warn
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError
-from holdfast.core.text import format_count
+from holdfast.doctor.checks import CheckResult, fail, ok, warn
 from holdfast.doctor.runner import require_valid_settings, run_checks
-from holdfast.doctor.state_machine import examine_state_machine
-from holdfast.doctor.stores import check_job_tables, check_store
-from holdfast.doctor.target import check_target
-from holdfast.jobs.errors import JobNotFound
-from holdfast.jobs.model import ACTIVE, CallbackState, ExportJob
-from holdfast.jobs.ports import JobStateRepository
+from holdfast.doctor.stores import check_store
+from holdfast.errors import ConfigError
+from holdfast.exports.checks.state_machine import examine_state_machine
+from holdfast.exports.checks.tables import check_job_tables
+from holdfast.exports.checks.target import check_target
+from holdfast.exports.errors import JobNotFound
+from holdfast.exports.heartbeat_settings import read_heartbeat_settings
+from holdfast.exports.model import ACTIVE, CallbackState, ExportJob
+from holdfast.exports.ports import JobStateRepository
+from holdfast.exports.sqlite_jobs import JOBS
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.text import format_count
+from holdfast.version import format_install_command
 
 _QUIET_SECONDS = 600.0  # without progress, after which doctor warns
 
@@ -73,7 +75,7 @@ def _check_pycurl(exports: Exports) -> Iterator[CheckResult]:
     try:
         import pycurl
     except ImportError:
-        yield fail("is not installed", "pip install 'holdfast[export]'")
+        yield fail("is not installed", format_install_command("export"))
     else:
         yield ok(f"is installed, with libcurl {pycurl.version_info()[1]}")
 

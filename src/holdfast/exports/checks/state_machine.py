@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.checks import CheckResult, fail, ok, warn
+from holdfast.doctor.checks import CheckResult, fail, ok, warn
 from holdfast.doctor.runner import CheckFailed, explain_aws_errors, run_checks
-from holdfast.jobs.heartbeats.interval import check_interval
+from holdfast.exports.heartbeats.interval import check_interval
 
 _WAIT_SUFFIX = ".waitForTaskToken"
 _TOKENS = ("$$.Task.Token", "$states.context.Task.Token")
@@ -185,7 +185,7 @@ def _read_definition(path: str) -> Any:
 
 
 def _describe(arn: str) -> Any:
-    from holdfast.adapters.aws.clients import make_fail_fast_client
+    from holdfast.aws.clients import make_fail_fast_client
 
     client = make_fail_fast_client("stepfunctions", _LEASE_SECONDS)
     with explain_aws_errors(

@@ -8,10 +8,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.core.checks import CheckResult, ok, warn
-from holdfast.core.urls import TARGETS, parse_url
+from holdfast.doctor.checks import CheckResult, ok, warn
 from holdfast.doctor.runner import CheckFailed, explain_aws_errors
-from holdfast.jobs.file_names import OWN_FOLDER
+from holdfast.exports.file_names import OWN_FOLDER
+from holdfast.urls import TARGETS, parse_url
 
 _MIN_FREE_BYTES = 1 << 30
 _PROBE = ".holdfast-doctor"
@@ -46,7 +46,7 @@ def _check_folder(to: str) -> Iterator[CheckResult]:
 
 
 def _try_to_write(folder: Path, *, is_target: bool) -> None:
-    from holdfast.adapters.export.partial_files import PartialFiles
+    from holdfast.exports.downloads.partial_files import PartialFiles
 
     probe = folder / f"{_PROBE}-{os.urandom(8).hex()}"
     os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -62,7 +62,8 @@ def _check_s3(to: str) -> Iterator[CheckResult]:
     That needs the permissions of a put and leaves no object. Raises ConfigError if the
     client cannot be made.
     """
-    from holdfast.adapters.aws.clients import make_retrying_client
+    from holdfast.aws.checked_call import call_checked
+    from holdfast.aws.clients import make_retrying_client
 
     client = make_retrying_client("s3")
     bucket, _, prefix = parse_url(to, TARGETS).path.partition("/")
@@ -72,6 +73,6 @@ def _check_s3(to: str) -> Iterator[CheckResult]:
         denied="allow the role s3:PutObject and s3:AbortMultipartUpload there",
         otherwise="check the bucket's name, the region and the credentials",
     ):
-        upload = client.create_multipart_upload(**where)
+        upload = call_checked(client, "create_multipart_upload", **where)
         client.abort_multipart_upload(**where, UploadId=upload["UploadId"])
     yield ok(f"{to} accepts uploads")

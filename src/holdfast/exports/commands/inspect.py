@@ -10,14 +10,11 @@ import typer
 from holdfast.cli.arguments import AsJson, parse_choice
 from holdfast.cli.console import print_facts, print_json, print_list, print_result
 from holdfast.cli.errors import NotFound, silence_log
-from holdfast.cli.export.options import STORE_VARIABLE, Store, resolve_store
 from holdfast.cli.formatting import format_age
 from holdfast.cli.ids import complete_id
 from holdfast.cli.maintenance import CreateTables, check_tables, print_check_results
-from holdfast.core.clock import SYSTEM_CLOCK, to_utc
-from holdfast.core.text import format_count
-from holdfast.core.urls import require_store
-from holdfast.jobs.model import (
+from holdfast.exports.commands.options import STORE_VARIABLE, Store, resolve_store
+from holdfast.exports.model import (
     CallbackState,
     ExportJob,
     ExportTask,
@@ -25,9 +22,12 @@ from holdfast.jobs.model import (
     JobStatus,
     TaskStatus,
 )
+from holdfast.lease.clock import SYSTEM_CLOCK, to_utc
+from holdfast.text import format_count
+from holdfast.urls import require_store
 
 if TYPE_CHECKING:
-    from holdfast.jobs.ports import JobStateRepository
+    from holdfast.exports.ports import JobStateRepository
 
 _STATUSES = "PROCESSING|DOWNLOADING|COMPLETED|FAILED"
 
@@ -84,7 +84,7 @@ def show(
 
 @contextmanager
 def _open_repository(store: str | None) -> "Iterator[JobStateRepository]":
-    from holdfast.bootstrap.exports import open_jobs
+    from holdfast.exports.building import open_jobs
 
     remedy = (
         "name it with --jobs; for `holdfast export run --to FOLDER` that is `--jobs FOLDER`"
@@ -114,8 +114,8 @@ def tables(
     as_json: AsJson = False,
 ) -> None:
     """Check the DynamoDB tables of a job store."""
-    from holdfast.bootstrap.exports import create_job_tables
-    from holdfast.doctor.stores import check_job_tables
+    from holdfast.exports.building import create_job_tables
+    from holdfast.exports.checks.tables import check_job_tables
 
     store = jobs or os.environ.get(STORE_VARIABLE, "")
     make = create_job_tables if create else None
@@ -136,8 +136,8 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check settings, job store, target and state machine for problems."""
-    from holdfast.bootstrap.exports import open_jobs
-    from holdfast.doctor.exports import Exports, examine_exports
+    from holdfast.exports.building import open_jobs
+    from holdfast.exports.checks.jobs import Exports, examine_exports
 
     with silence_log():
         store = resolve_store(jobs)

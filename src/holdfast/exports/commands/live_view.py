@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Self
 from holdfast.cli.console import info, strip_control_characters
 from holdfast.cli.formatting import format_bytes, format_duration
 from holdfast.cli.live_view import LiveStatus, LiveView, Rate, join_texts
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.events import Event
-from holdfast.jobs.errors import JobNotFound, StoreUnavailable
-from holdfast.jobs.events import JobFinished, TaskCompleted
-from holdfast.jobs.model import JobState
-from holdfast.jobs.ports import JobStateRepository
+from holdfast.events import Event
+from holdfast.exports.errors import JobNotFound, StoreUnavailable
+from holdfast.exports.events import JobFinished, TaskCompleted
+from holdfast.exports.model import JobState
+from holdfast.exports.ports import JobStateRepository
+from holdfast.lease.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.jobs.engine import JobEngine
-    from holdfast.jobs.pool.ports import WorkerInfo
+    from holdfast.exports.engine import JobEngine
+    from holdfast.exports.pool.ports import WorkerInfo
 
 _DRAW_SECONDS = 0.25
 _LINE_SECONDS = 10.0

@@ -9,12 +9,12 @@ import typer
 
 from holdfast.cli.errors import UsageError
 from holdfast.cli.formatting import parse_size
-from holdfast.core.errors import ConfigError, StoreUnavailable
-from holdfast.core.urls import TARGETS, parse_url
-from holdfast.jobs.file_names import OWN_FOLDER
+from holdfast.errors import ConfigError, StoreUnavailable
+from holdfast.exports.file_names import find_store_in_folder
+from holdfast.urls import TARGETS, parse_url
 
 if TYPE_CHECKING:
-    from holdfast.config.export import ExportSettings
+    from holdfast.exports.settings import ExportSettings
 
 STORE_VARIABLE = "HOLDFAST_JOBS"
 
@@ -75,7 +75,7 @@ class DownloadOptions:
 
     def resolve_settings(self) -> "ExportSettings":
         """Return the settings: options win over the environment. Raises ConfigError."""
-        from holdfast.config.export import read_export_settings
+        from holdfast.exports.settings import read_export_settings
 
         given = {
             "worker_pool_size": self.workers,
@@ -117,7 +117,7 @@ def require_usable_target(to: str) -> None:
     Raises StoreUnavailable with the reason, and ConfigError for a missing package or setting.
     """
     from holdfast.doctor.runner import CheckFailed
-    from holdfast.doctor.target import check_target as examine_target
+    from holdfast.exports.checks.target import check_target as examine_target
 
     try:
         for _ in examine_target(to):
@@ -139,9 +139,3 @@ def resolve_store(given: str | None) -> str:
 def get_default_store(settings: "ExportSettings") -> str:
     """Return the store in the data folder."""
     return str(Path(settings.data_dir, "exports", "jobs.db"))
-
-
-def find_store_in_folder(url: str) -> str:
-    """Return the store that `export run` keeps in a target's folder, or else the URL."""
-    path = Path(url, OWN_FOLDER, "jobs.db")
-    return str(path) if path.is_file() else url

@@ -15,14 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.bootstrap.exports import check_download_url
 from holdfast.cli.arguments import STDIN, open_input
 from holdfast.cli.errors import InputRefused, UsageError
-from holdfast.core.text import format_count
-from holdfast.jobs.errors import InvalidJob
-from holdfast.jobs.model import ExportJob, JobStatus, TaskStatus
-from holdfast.jobs.ports import JobStateRepository
-from holdfast.jobs.request import JobRequest, TaskSpec, build_tasks, parse_manifest_line
+from holdfast.exports.building import check_download_url
+from holdfast.exports.errors import InvalidJob
+from holdfast.exports.model import ExportJob, JobStatus, TaskStatus
+from holdfast.exports.ports import JobStateRepository
+from holdfast.exports.request import JobRequest, TaskSpec, build_tasks, parse_manifest_line
+from holdfast.text import format_count
 
 _NO_ID = "no-id"  # a placeholder, until a list that names no job gets an id
 _TARGET, _LIST = "target", "list"  # the metadata that a job's id stands for

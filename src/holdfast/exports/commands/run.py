@@ -5,12 +5,13 @@ cut the same command continues with the rest.
 """
 
 import gc
+import logging
 import os
 import shlex
 from heapq import nsmallest
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -23,31 +24,30 @@ from holdfast.cli.console import (
     strip_control_characters,
 )
 from holdfast.cli.errors import ExitCode
-from holdfast.cli.export.inspect import format_job_error, read_failed_tasks
-from holdfast.cli.export.live_view import ExportMonitor, PlainLines, show_export
-from holdfast.cli.export.options import (
+from holdfast.cli.foreground import ForegroundRunner, Runnable
+from holdfast.cli.formatting import format_bytes, format_duration
+from holdfast.events import Event as DomainEvent
+from holdfast.events import Events, Subscriber
+from holdfast.exports import events as job_events
+from holdfast.exports.commands.inspect import format_job_error, read_failed_tasks
+from holdfast.exports.commands.live_view import ExportMonitor, PlainLines, show_export
+from holdfast.exports.commands.options import (
     DownloadOptions,
     Store,
     To,
     check_target,
-    find_store_in_folder,
     get_default_store,
     require_usable_target,
 )
-from holdfast.cli.foreground import ForegroundRunner, Runnable
-from holdfast.cli.formatting import format_bytes, format_duration
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.events import Event as DomainEvent
-from holdfast.core.events import Events, Subscriber
-from holdfast.jobs import events as job_events
-from holdfast.jobs.file_names import OWN_FOLDER
-from holdfast.jobs.model import ExportJob, ExportTask, JobStatus
+from holdfast.exports.file_names import OWN_FOLDER, find_store_in_folder
+from holdfast.exports.model import ExportJob, ExportTask, JobStatus
+from holdfast.lease.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from holdfast.cli.export.plan import Plan
     from holdfast.cli.live_view import LiveStatus
-    from holdfast.config.export import ExportSettings
-    from holdfast.jobs.ports import JobStateRepository
+    from holdfast.exports.commands.plan import Plan
+    from holdfast.exports.ports import JobStateRepository
+    from holdfast.exports.settings import ExportSettings
 
 _MAX_FAILURES = 10  # that are shown
 
@@ -68,8 +68,8 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Fetch the files of a list. The same command again continues where it stopped."""
-    from holdfast.bootstrap.exports import open_jobs, require_downloads
-    from holdfast.cli.export.plan import make_plan, read_list
+    from holdfast.exports.building import open_jobs, require_downloads
+    from holdfast.exports.commands.plan import make_plan, read_list
 
     folder = check_target(to)
     settings = downloads.resolve_settings()
@@ -136,11 +136,12 @@ class ExportRun:
         self.seconds = SYSTEM_CLOCK.monotonic() - started
 
     def _make_runner(self) -> ForegroundRunner[ExportJob]:
-        from holdfast.bootstrap import log_events
-        from holdfast.bootstrap.exports import build_export_engine
-        from holdfast.config.heartbeat import read_heartbeat_settings
+        from holdfast.exports.building import build_export_engine
+        from holdfast.exports.heartbeat_settings import read_heartbeat_settings
+        from holdfast.telemetry.logging import make_line_log
 
-        log = log_events(info, "plain" if is_terminal() else "text", min_level="warning")
+        style: Literal["plain", "text"] = "plain" if is_terminal() else "text"
+        log = make_line_log(info, style, min_level=logging.WARNING)
         events = Events(self._count, _report_exceptions(log))
         engine = build_export_engine(
             self.jobs,

@@ -16,7 +16,9 @@ from holdfast.cli.arguments import (
     report_created,
     resolve_queue,
 )
-from holdfast.cli.export.options import (
+from holdfast.cli.foreground import EndOptions, ForegroundRunner, Runnable, ServiceOptions
+from holdfast.cli.live_view import EventCounts
+from holdfast.exports.commands.options import (
     DownloadOptions,
     Store,
     To,
@@ -24,13 +26,11 @@ from holdfast.cli.export.options import (
     require_usable_target,
     resolve_store,
 )
-from holdfast.cli.foreground import EndOptions, ForegroundRunner, Runnable, ServiceOptions
-from holdfast.cli.live_view import EventCounts
-from holdfast.core.urls import QUEUES, find_store_file, parse_url
+from holdfast.urls import QUEUES, find_store_file, parse_url
 
 if TYPE_CHECKING:
     from holdfast.cli.live_view import LiveView
-    from holdfast.core.worker.settle import WorkerReport
+    from holdfast.worker.settle import WorkerReport
 
 # The time that a job needs after its downloads have drained, to count them and be given back.
 _GIVE_BACK_SECONDS = 10.0
@@ -48,7 +48,9 @@ def serve(
             help="Where EXPORT_ID.jsonl or .txt lists the files of jobs without tasks.",
         ),
     ] = None,
-    concurrency: Annotated[int, make_concurrency_option("Jobs handled at the same time.")] = 8,
+    concurrency: Annotated[
+        int, make_concurrency_option("Jobs handled at the same time.")
+    ] = 200,
     drain: Annotated[
         float | None,
         make_duration_option("Time for running downloads to finish after Ctrl-C (30s)."),
@@ -58,19 +60,19 @@ def serve(
     service: ServiceOptions,
 ) -> None:
     """Take export jobs from a queue. Ctrl-C drains; Ctrl-C again stops now."""
-    from holdfast.bootstrap import open_queue
-    from holdfast.bootstrap.exports import (
+    from holdfast.events import Events
+    from holdfast.exports.building import (
         build_export_engine,
         open_jobs,
         open_step_functions,
         require_downloads,
     )
-    from holdfast.cli.export.live_view import ExportMonitor, show_export
-    from holdfast.config.heartbeat import read_heartbeat_settings
-    from holdfast.core.events import Events
-    from holdfast.core.queue.message import AnyMessage
-    from holdfast.core.worker.worker import Worker
-    from holdfast.jobs.consumer import ExportJobConsumer
+    from holdfast.exports.commands.live_view import ExportMonitor, show_export
+    from holdfast.exports.consumer import ExportJobConsumer
+    from holdfast.exports.heartbeat_settings import read_heartbeat_settings
+    from holdfast.queue.message import AnyMessage
+    from holdfast.queues.opening import open_queue
+    from holdfast.worker.worker import Worker
 
     check_target(to)
     settings = downloads.resolve_settings()

@@ -1,4 +1,4 @@
 """Exports: download, verify and publish one file for each task.
 
-Needs `pip install 'holdfast[export]'`.
+Needs the extra `export`.
 """

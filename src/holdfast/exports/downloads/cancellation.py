@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition, Event
 
-from holdfast.adapters.export.errors import TaskError
-from holdfast.adapters.export.task_input import TaskInput
-from holdfast.core.clock import Clock
-from holdfast.jobs.pool.wire import CANCELLED
+from holdfast.exports.downloads.errors import TaskError
+from holdfast.exports.downloads.task_input import TaskInput
+from holdfast.exports.pool.wire import CANCELLED
+from holdfast.lease.clock import Clock
 
 _REPORT_INTERVAL_SECONDS = 0.5
 _CHECK_INTERVAL_SECONDS = 1.0

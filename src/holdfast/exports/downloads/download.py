@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from threading import Condition, local
 from urllib.parse import quote
 
-from holdfast.adapters.export import errors
-from holdfast.adapters.export.cancellation import RunningDownload
-from holdfast.adapters.export.errors import TaskError
-from holdfast.adapters.export.partial_files import PartialFile
-from holdfast.adapters.export.response_head import ResponseHead, make_bad_response
-from holdfast.adapters.export.transfer import CurlHandles, DownloadRequest
-from holdfast.adapters.export.url_guard import MAX_REDIRECTS, CheckedUrl, UrlGuard, parse_url
-from holdfast.core.clock import Clock
+from holdfast.exports.downloads import errors
+from holdfast.exports.downloads.cancellation import RunningDownload
+from holdfast.exports.downloads.errors import TaskError
+from holdfast.exports.downloads.partial_files import PartialFile
+from holdfast.exports.downloads.response_head import ResponseHead, make_bad_response
+from holdfast.exports.downloads.transfer import CurlHandles, DownloadRequest
+from holdfast.exports.downloads.url_guard import MAX_REDIRECTS, CheckedUrl, UrlGuard, parse_url
+from holdfast.lease.clock import Clock
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 # libcurl hands over 16 KiB at a time. To hash and write each piece by itself would cost a

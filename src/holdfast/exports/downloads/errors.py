@@ -7,7 +7,7 @@ of them may be, or repeat, a signature.
 import errno
 from http import HTTPStatus
 
-from holdfast.core.errors import HoldfastError
+from holdfast.errors import HoldfastError
 
 
 class TaskError(HoldfastError):

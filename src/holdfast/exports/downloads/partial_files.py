@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from holdfast.adapters.export.task_input import Digests
-from holdfast.adapters.modes import make_folders
+from holdfast.exports.downloads.task_input import Digests
+from holdfast.store.file_modes import make_folders
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OWN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}(?P<private>\.[0-9a-f]{16})?\.part(\.json)?")
@@ -122,7 +122,7 @@ class PartialFile:
         self.complete = False
         self._url = url
         self._shared = shared
-        self._has_note = False
+        self._has_note = shared  # a useless note may exist, which must be removed too
         # Whether this name was given up. Then it may be another process's part by now.
         self._has_released_name = False
 
@@ -133,7 +133,6 @@ class PartialFile:
         the difference. Without one, `trust_other_boots` is False, and only bytes that were
         written since this boot are trusted.
         """
-        self._has_note = self._shared  # a useless note may exist, which must be removed too
         if not os.fstat(self.fd).st_size:
             self._remove_note()
             return
@@ -187,7 +186,7 @@ class PartialFile:
             "url": _hash(self._url),  # not the URL, which may hold a signature
             "validator": self.validator,
             "length": self.length,
-            "boot": _read_boot_id(),
+            "boot": read_boot_id(),
         }
         self._has_note = True  # even if writing fails: an incomplete note must be removed too
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NOTE
@@ -267,10 +266,11 @@ def _is_note(value: object) -> TypeGuard[dict[str, Any]]:
 
 
 def _is_of_this_boot(note: dict[str, Any]) -> bool:
-    return note.get("boot") == _read_boot_id() != ""
+    return note.get("boot") == read_boot_id() != ""
 
 
-def _read_boot_id() -> str:
+def read_boot_id() -> str:
+    """Return the id of this boot, or an empty text if the system has none."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

@@ -1,10 +1,11 @@
 """The export target that is a bucket and a prefix in S3, and file lists in S3.
 
 A file is uploaded from disk after it was verified. Its digest is sent with it, so S3 refuses
-bytes that changed on the way. The pieces of a large file are hashed while they are read; if
-together they are not the verified file, the upload is aborted. A process that is killed during
-an upload leaves invisible parts that cost money. Give the bucket a lifecycle rule that aborts
-incomplete multipart uploads.
+bytes that changed on the way. The mark of its task is sent, too, by which the next attempt
+recognises it. The pieces of a large file are hashed while they are read; if together they are
+not the verified file, the upload is aborted. A process that is killed during an upload leaves
+invisible parts that cost money. Give the bucket a lifecycle rule that aborts incomplete
+multipart uploads.
 """
 
 import base64
@@ -14,15 +15,18 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.adapters.aws import clients, errors
-from holdfast.adapters.export.cancellation import RunningDownload
-from holdfast.adapters.export.errors import TaskError
-from holdfast.adapters.export.partial_files import PartialFile, PartialFiles
-from holdfast.core.errors import ConfigError
-from holdfast.core.urls import TARGETS, parse_url
-from holdfast.jobs.errors import InvalidJob, StoreUnavailable
+from holdfast.aws import clients, errors
+from holdfast.aws.checked_call import call_checked
+from holdfast.errors import ConfigError
+from holdfast.exports.downloads.cancellation import RunningDownload
+from holdfast.exports.downloads.errors import TaskError
+from holdfast.exports.downloads.partial_files import PartialFile, PartialFiles
+from holdfast.exports.downloads.task_input import TaskInput
+from holdfast.exports.errors import InvalidJob, StoreUnavailable
+from holdfast.urls import TARGETS, parse_url
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_MARK = "holdfast-task"
 _MAX_KEY_BYTES = 1024
 _MAX_PARTS = 10_000
 _PIECE_BYTES = 8 << 20  # in memory for each slot; larger only for files over 80 GB
@@ -54,19 +58,35 @@ class S3Target:
         self._client = clients.make_retrying_client("s3") if client is None else client
 
     def publish(self, part: PartialFile, key: str, run: RunningDownload) -> None:
-        """Upload the file, replacing an object of that name. Raises TaskError."""
-        from botocore.exceptions import BotoCoreError, ClientError
+        """Upload the file, replacing an object of that name. Raises TaskError.
 
+        The file stays on disk until S3 has confirmed the object.
+        """
         location = {"Bucket": self.bucket, "Key": self._make_full_key(key)}
+        mark = {"Metadata": {_MARK: run.task.mark}}
         run.check()
         try:
             if part.size <= self._piece_bytes:
-                self._put(part, location)
+                self._put(part, location | mark)
             else:
-                self._put_in_pieces(part, location, run)
-        except (BotoCoreError, ClientError) as error:
+                self._put_in_pieces(part, location, mark, run)
+        except errors.get_client_errors() as error:
             raise _to_task_error(key, error) from error
         part.remove()
+
+    def find_published(self, task: TaskInput) -> int | None:
+        """Return the size of the object that an earlier attempt published, or None.
+
+        If S3 does not respond or refuses the request, nothing is found.
+        """
+        location = {"Bucket": self.bucket, "Key": self._make_full_key(task.key)}
+        try:
+            found = call_checked(self._client, "head_object", **location)
+        except errors.get_client_errors():
+            return None
+        return (
+            int(found["ContentLength"]) if found["Metadata"].get(_MARK) == task.mark else None
+        )
 
     def _make_full_key(self, key: str) -> str:
         full_key = f"{self._prefix}/{key}" if self._prefix else key
@@ -77,18 +97,23 @@ class S3Target:
     def _put(self, part: PartialFile, location: dict[str, Any]) -> None:
         data = os.pread(part.fd, part.size, 0)
         digest = _encode_base64(part.digests.get_digest("sha256"))
-        self._client.put_object(
-            **location, Body=data, ChecksumAlgorithm="SHA256", ChecksumSHA256=digest
-        )
+        checksum = {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": digest}
+        call_checked(self._client, "put_object", **location, Body=data, **checksum)
 
     def _put_in_pieces(
-        self, part: PartialFile, location: dict[str, Any], run: RunningDownload
+        self,
+        part: PartialFile,
+        location: dict[str, Any],
+        mark: dict[str, Any],
+        run: RunningDownload,
     ) -> None:
-        started = self._client.create_multipart_upload(**location, ChecksumAlgorithm="SHA256")
+        about = {**location, **mark, "ChecksumAlgorithm": "SHA256"}
+        started = call_checked(self._client, "create_multipart_upload", **about)
         upload = {**location, "UploadId": started["UploadId"]}
         try:
             pieces = list(self._upload_pieces(part, upload, run))
-            self._client.complete_multipart_upload(**upload, MultipartUpload={"Parts": pieces})
+            listed = {"MultipartUpload": {"Parts": pieces}}
+            call_checked(self._client, "complete_multipart_upload", **upload, **listed)
         except BaseException:
             self._abort(upload)
             raise
@@ -103,9 +128,8 @@ class S3Target:
             data = os.pread(part.fd, min(size, part.size - at), at)
             file_hash.update(data)
             digest = _encode_base64(hashlib.sha256(data).digest())
-            response = self._client.upload_part(
-                **upload, PartNumber=number, Body=data, ChecksumSHA256=digest
-            )
+            piece = {"PartNumber": number, "Body": data, "ChecksumSHA256": digest}
+            response = call_checked(self._client, "upload_part", **upload, **piece)
             run.report_bytes(0)
             yield {"PartNumber": number, "ETag": response["ETag"], "ChecksumSHA256": digest}
         if file_hash.digest() != part.digests.get_digest("sha256"):
@@ -134,15 +158,13 @@ def read_lines(url: str) -> Iterator[str]:
     # First, because its error says what to install if boto3 is missing.
     client = clients.make_retrying_client("s3")
 
-    from botocore.exceptions import BotoCoreError, ClientError
-
     bucket, key = _split_url(url)
     try:
-        response = client.get_object(Bucket=bucket, Key=key)
+        response = call_checked(client, "get_object", Bucket=bucket, Key=key)
         return iter(response["Body"].read().decode().splitlines())
     except UnicodeDecodeError:
         raise InvalidJob(f"{url} is not UTF-8 text") from None
-    except (BotoCoreError, ClientError) as error:
+    except errors.get_client_errors() as error:
         raise _to_read_error(url, error) from error
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from holdfast.adapters.export.errors import TaskError
-from holdfast.jobs.errors import InvalidJob
-from holdfast.jobs.file_names import normalize_key
+from holdfast.exports.downloads.errors import TaskError
+from holdfast.exports.errors import InvalidJob
+from holdfast.exports.file_names import normalize_key
 
 _FORM = re.compile(r"(sha256):([0-9a-f]{64})|(md5):([0-9a-f]{32})", re.IGNORECASE)
 
@@ -76,6 +76,19 @@ class TaskInput:
     bucket: str | None = None
     checksum: Checksum | None = None
     size: int | None = None
+    attempt: int = 1
+    job_created_at: float = 0.0
+
+    @property
+    def mark(self) -> str:
+        """The mark of a published file, by which a later attempt at this task recognises it.
+
+        It is a hash, because the URL may hold a signature. A later job has another mark even
+        if it has the same id, because its store was deleted.
+        """
+        created_at = f"{self.job_created_at:.6f}"  # stores keep microseconds
+        facts = (self.task_id, self.url, self.key, self.checksum, self.size, created_at)
+        return hashlib.sha256(repr(facts).encode(errors="surrogatepass")).hexdigest()[:32]
 
     @classmethod
     def parse(cls, task: Mapping[str, Any]) -> Self:
@@ -90,13 +103,17 @@ class TaskInput:
                 task.get("s3Bucket"),
                 Checksum.parse(str(checksum)) if checksum else None,
                 None if size is None else int(size),
+                int(task.get("attempt", 1)),
+                float(task.get("jobCreatedAt", 0.0)),
             )
         except InvalidJob as error:
             raise TaskError("InvalidTask", str(error)) from None
         except KeyError as error:
             raise TaskError("InvalidTask", f"the task has no {error}") from None
         except (TypeError, ValueError):
-            raise TaskError("InvalidTask", "the size is not a number") from None
+            raise TaskError(
+                "InvalidTask", "the size, the attempt or a time is not a number"
+            ) from None
 
     def verify(self, size: int, digests: Digests) -> None:
         """Raise TaskError unless the received bytes are the expected file."""

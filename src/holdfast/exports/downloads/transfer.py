@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pycurl
 
-from holdfast.adapters.export import errors
-from holdfast.adapters.export.cancellation import RunningDownload
-from holdfast.adapters.export.errors import TaskError
-from holdfast.adapters.export.response_head import HeadReader, ResponseHead, make_bad_response
-from holdfast.adapters.export.url_guard import CheckedUrl, UrlGuard, explain_refusal
+from holdfast.exports.downloads import errors
+from holdfast.exports.downloads.cancellation import RunningDownload
+from holdfast.exports.downloads.errors import TaskError
+from holdfast.exports.downloads.response_head import HeadReader, ResponseHead, make_bad_response
+from holdfast.exports.downloads.url_guard import CheckedUrl, UrlGuard, explain_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,9 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NoReturn
 from urllib.parse import quote, urljoin
 
-from holdfast.adapters.export.errors import TaskError
-from holdfast.adapters.export.ip_policy import (
+from holdfast.errors import ConfigError
+from holdfast.exports.downloads.errors import TaskError
+from holdfast.exports.downloads.ip_policy import (
     Address,
     AddressScope,
     classify_address,
@@ -23,7 +24,6 @@ from holdfast.adapters.export.ip_policy import (
     parse_address,
     unwrap_ipv4,
 )
-from holdfast.core.errors import ConfigError
 
 MAX_REDIRECTS = 5
 

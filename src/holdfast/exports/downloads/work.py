@@ -12,16 +12,18 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from holdfast.adapters.export import errors
-from holdfast.adapters.export.cancellation import RunningDownload, RunningDownloads
-from holdfast.adapters.export.errors import TaskError
-from holdfast.adapters.export.partial_files import PartialFile
-from holdfast.adapters.export.targets import open_target
-from holdfast.adapters.export.task_input import Digests, TaskInput
-from holdfast.adapters.export.url_guard import UrlGuard
-from holdfast.core.backoff import Backoff
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError
+from holdfast.errors import ConfigError
+from holdfast.exports.downloads import errors
+from holdfast.exports.downloads.cancellation import RunningDownload, RunningDownloads
+from holdfast.exports.downloads.errors import TaskError
+from holdfast.exports.downloads.partial_files import PartialFile
+from holdfast.exports.downloads.targets import open_target
+from holdfast.exports.downloads.task_input import Digests, TaskInput
+from holdfast.exports.downloads.url_guard import UrlGuard
+from holdfast.exports.pool.wire import CANCELLED
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.version import format_install_command
 
 _FIRST_WAIT_SECONDS = 0.5
 _MIN_PROGRESS_BYTES = 1 << 20  # an attempt that gained this much is not a failure
@@ -115,10 +117,11 @@ class ExportWork:
         self._runs = RunningDownloads(clock)
         guard = UrlGuard(allow_private=settings.allow_private, allow_hosts=settings.allow_hosts)
         try:
-            from holdfast.adapters.export.download import Downloader, HostSlots
-            from holdfast.adapters.export.transfer import CurlHandles
+            from holdfast.exports.downloads.download import Downloader, HostSlots
+            from holdfast.exports.downloads.transfer import CurlHandles
         except ImportError:
-            raise ConfigError("exports need pycurl: pip install 'holdfast[export]'") from None
+            text = f"exports need pycurl: {format_install_command('export')}"
+            raise ConfigError(text) from None
         self._handles = CurlHandles(
             settings.connect_seconds, settings.stall_seconds, settings.min_bytes_per_second
         )
@@ -150,12 +153,27 @@ class ExportWork:
         # The sender of a message must not choose among all buckets this process may write to.
         if task.bucket not in (None, self._target.bucket):
             raise TaskError("BucketRefused", "the task names another bucket than the target")
+        try:
+            return self._export_part(run)
+        except TaskError as error:
+            if error.code == CANCELLED or (size := self._target.find_published(task)) is None:
+                raise
+            return size
+
+    def _export_part(self, run: RunningDownload) -> int:
+        task = run.task
         known = {task.checksum.algorithm} if task.checksum else set()
         digests = Digests({*self._target.digests, *known})
         try:
             part = self._target.partial_files.open(task.task_id, task.url, digests)
             keep = False
             try:
+                # A process that was killed may have published the file. To look for it in a
+                # folder costs nothing, but in S3 it is a request, so first attempts do not.
+                if task.attempt > 1 or self._target.bucket is None:
+                    size = self._target.find_published(task)
+                    if size is not None:
+                        return size
                 self._export_with_retries(part, run)
                 return part.size
             except TaskError as error:

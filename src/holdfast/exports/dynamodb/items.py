@@ -10,17 +10,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from holdfast.adapters.aws.dynamodb.values import (
-    Attributes,
-    count_bytes,
-    encode,
-    find_whole_floats,
-    measure_size,
-    restore_floats,
-)
-from holdfast.core.clock import to_utc
-from holdfast.jobs.errors import InvalidJob
-from holdfast.jobs.model import (
+from holdfast.errors import InvalidInput
+from holdfast.exports.errors import InvalidJob
+from holdfast.exports.model import (
     Callback,
     CallbackState,
     ExportJob,
@@ -32,7 +24,16 @@ from holdfast.jobs.model import (
     TaskStatus,
     TaskToken,
 )
-from holdfast.jobs.transitions import build_not_found_error, shorten_name
+from holdfast.exports.transitions import build_not_found_error, shorten_name
+from holdfast.lease.clock import to_utc
+from holdfast.store.dynamodb.values import (
+    Attributes,
+    count_bytes,
+    encode,
+    find_whole_floats,
+    measure_size,
+    restore_floats,
+)
 
 Row = Mapping[str, Any]
 
@@ -123,6 +124,7 @@ _JOB = (
     _Field("sealed", "sealed"),
     _Field("taskToken", "task_token", TaskToken.reveal, TaskToken),
     _Field("tokenGeneration", "token_generation"),
+    _Field("tokenClosedAt", "token_closed_at", format_time, parse_time),
     _Field("seenTokens", "seen_tokens", sorted, frozenset),
     _Field("error", "error", row_from_error, _error_from_row),
 )
@@ -183,7 +185,7 @@ def row_from_job(job: ExportJob) -> Attributes:
         **(_write_fields(_CALLBACK, job.callback) if has_callback else {}),
         **_compute_metadata(job),
     }
-    attributes = encode({name: value for name, value in row.items() if value is not None})
+    attributes = _encode({name: value for name, value in row.items() if value is not None})
     return _check_size(attributes, MAX_JOB_BYTES, f"job {shorten_name(job.job_id)}")
 
 
@@ -238,7 +240,7 @@ def row_from_task(job_id: str, task: ExportTask) -> Attributes:
     pending = replace(
         task, job_id=job_id, status=TaskStatus.PENDING, bytes_processed=0, error=None
     )
-    attributes = encode(_write_fields(_TASK, pending))
+    attributes = _encode(_write_fields(_TASK, pending))
     return _check_size(attributes, MAX_TASK_BYTES, f"a task of job {shorten_name(job_id)}")
 
 
@@ -256,12 +258,19 @@ def changes_from_result(result: TaskResult, ttl: int | None) -> dict[str, Any]:
 def row_from_unlisted_result(result: TaskResult, ttl: int | None) -> Attributes:
     """Return the finished row of a task that was never listed."""
     identity = {"jobId": result.job_id, "taskId": result.task_id, "url": "", "key": ""}
-    return encode({**identity, **changes_from_result(result, ttl)})
+    return _encode({**identity, **changes_from_result(result, ttl)})
 
 
 def task_from_row(row: Row) -> ExportTask:
     """Return the task of a row."""
     return ExportTask(**{"url": "", "key": "", **_read_fields(_TASK, row)})
+
+
+def _encode(row: Row) -> Attributes:
+    try:
+        return encode(row)
+    except InvalidInput as error:
+        raise InvalidJob(str(error)) from None
 
 
 def _check_size(attributes: Attributes, max_bytes: int, subject: str) -> Attributes:

@@ -19,25 +19,32 @@ from itertools import islice
 from typing import Any
 from uuid import uuid4
 
-from holdfast.adapters.aws.dynamodb import items
-from holdfast.adapters.aws.dynamodb.client import ConditionFailed, DynamoDBClient, WriteDone
-from holdfast.adapters.aws.dynamodb.expressions import RETURN_OLD
-from holdfast.adapters.aws.dynamodb.tables import (
+from holdfast.errors import HoldfastError
+from holdfast.exports import transitions
+from holdfast.exports.dynamodb import items
+from holdfast.exports.dynamodb.tables import (
     JOBS,
     STATUS_INDEX,
     TASKS,
     JobTables,
     format_tables_command,
 )
-from holdfast.adapters.aws.dynamodb.updates import CALLS, NEW_JOB, JobUpdate, build_update
-from holdfast.adapters.aws.dynamodb.values import Attributes, decode, encode, measure_size
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import HoldfastError
-from holdfast.jobs import transitions
-from holdfast.jobs.errors import JobExists, JobNotFound, StoreUnavailable
-from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskResult, TaskStatus
-from holdfast.jobs.store import JobChange, RuleJobStore
-from holdfast.jobs.transitions import Rule
+from holdfast.exports.dynamodb.updates import CALLS, NEW_JOB, JobUpdate, build_update
+from holdfast.exports.errors import JobExists, JobNotFound, StoreUnavailable
+from holdfast.exports.model import (
+    ExportJob,
+    ExportTask,
+    JobStatus,
+    TaskResult,
+    TaskStatus,
+    TaskToken,
+)
+from holdfast.exports.store import JobChange, RuleJobStore
+from holdfast.exports.transitions import Rule
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.store.dynamodb.client import ConditionFailed, DynamoDBClient, WriteDone
+from holdfast.store.dynamodb.expressions import RETURN_OLD
+from holdfast.store.dynamodb.values import Attributes, decode, encode, measure_size
 
 _log = logging.getLogger("holdfast")
 
@@ -255,6 +262,15 @@ class DynamoDBJobs(RuleJobStore):
             return None
         change = self._change(job_id, transitions.claim_outcome, job.state.failed_tasks)
         return change.job_if_made
+
+    def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:
+        """Attach the token of a new execution and return the job. Raises JobClosed.
+
+        One write cannot choose between two statuses, so the job is read first. If it changes
+        in between, StoreUnavailable is raised, and the caller tries again.
+        """
+        can_reopen = self._read(job_id).can_reopen
+        return self._change(job_id, transitions.attach_token, token, can_reopen).job
 
     def _change(
         self, job_id: str, rule: Rule, *arguments: Any, return_before: bool = False

@@ -10,17 +10,14 @@ table itself. With keys only, the index is written when a status changes, three 
 life of a job, and complete jobs are read from the table.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.client import DynamoDBClient
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.jobs.errors import StoreUnavailable
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.store.dynamodb.tables import define_key, define_table, ensure_tables
 
 JOBS, TASKS = "ExportJobs", "ExportTasks"
 STATUS_INDEX = "status-index"
-_MAX_POLLS, _POLL_SECONDS = 120, 1.0  # until a new table is active
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ def define_tables(tables: JobTables) -> list[dict[str, Any]]:
     """
     index = {
         "IndexName": STATUS_INDEX,
-        "KeySchema": _define_key("status", "createdAt"),
+        "KeySchema": define_key("status", "createdAt"),
         "Projection": {"ProjectionType": "KEYS_ONLY"},
     }
     jobs = define_table(tables.jobs, "jobId", indexed=("status", "createdAt"))
@@ -72,67 +69,4 @@ def create_tables(
     expiring = dict.fromkeys((jobs_table, tasks_table), "ttl")
     return ensure_tables(
         client, define_tables(tables), expiring, clock, format_tables_command(tables)
-    )
-
-
-# -- any tables
-
-
-def define_table(name: str, *keys: str, indexed: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the arguments of CreateTable. All key attributes are texts."""
-    attributes = [{"AttributeName": key, "AttributeType": "S"} for key in (*keys, *indexed)]
-    return {
-        "TableName": name,
-        "BillingMode": "PAY_PER_REQUEST",
-        "AttributeDefinitions": attributes,
-        "KeySchema": _define_key(*keys),
-    }
-
-
-def _define_key(*names: str) -> list[dict[str, str]]:
-    return [
-        {"AttributeName": name, "KeyType": kind}
-        for name, kind in zip(names, ("HASH", "RANGE"), strict=False)
-    ]
-
-
-def ensure_tables(
-    client: Any,
-    tables: list[dict[str, Any]],
-    expiring: Mapping[str, str],
-    clock: Clock,
-    command: str,
-) -> list[str]:
-    """Create missing tables as `create_tables` does, and return the names of those created now.
-
-    `expiring` maps a table whose rows expire to the attribute that holds the time. `command` is
-    the command that shows the tables.
-    """
-    dynamodb = DynamoDBClient(client, clock, tables_command=command)
-    created = [table["TableName"] for table in tables if dynamodb.create_table(table)]
-    for table in tables:
-        _wait_until_active(dynamodb, table["TableName"], clock)
-    for name, attribute in expiring.items():
-        _enable_expiry(dynamodb, name, attribute)
-    return created
-
-
-def _wait_until_active(dynamodb: DynamoDBClient, table: str, clock: Clock) -> None:
-    for _ in range(_MAX_POLLS):
-        description = dynamodb.call("describe_table", TableName=table)["Table"]
-        if description.get("TableStatus") == "ACTIVE":
-            return
-        clock.sleep(_POLL_SECONDS)
-    raise StoreUnavailable(f"DynamoDB table {table!r} is not active yet: try again later")
-
-
-def _enable_expiry(dynamodb: DynamoDBClient, table: str, attribute: str) -> None:
-    response = dynamodb.call("describe_time_to_live", TableName=table)
-    description = response["TimeToLiveDescription"]
-    if description.get("TimeToLiveStatus") in ("ENABLED", "ENABLING"):
-        return  # enabling it again is an error
-    dynamodb.call(
-        "update_time_to_live",
-        TableName=table,
-        TimeToLiveSpecification={"Enabled": True, "AttributeName": attribute},
     )

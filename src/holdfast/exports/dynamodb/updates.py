@@ -1,4 +1,4 @@
-"""Each rule of `holdfast.jobs.transitions` as one conditional update of the job's row.
+"""Each rule of `holdfast.exports.transitions` as one conditional update of the job's row.
 
 The life of a job row:
 
@@ -9,18 +9,20 @@ The life of a job row:
                                                  ▼
                                        COMPLETED or FAILED, for good
 
+A job that failed because its token was closed goes back to DOWNLOADING with another token.
+
 A condition holds for exactly those rows for which its rule changes the job. Every update sets
 `updatedAt`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.expressions import CallBuilder, require_all
-from holdfast.adapters.aws.dynamodb.items import format_time, row_from_error
-from holdfast.jobs import transitions
-from holdfast.jobs.model import (
+from holdfast.exports import transitions
+from holdfast.exports.dynamodb.items import format_time, row_from_error
+from holdfast.exports.model import (
+    TOKEN_ERRORS,
     CallbackState,
     JobError,
     JobState,
@@ -28,7 +30,8 @@ from holdfast.jobs.model import (
     TaskStatus,
     TaskToken,
 )
-from holdfast.jobs.transitions import Rule
+from holdfast.exports.transitions import Rule
+from holdfast.store.dynamodb.expressions import CallBuilder, require_all
 
 CALLS = CallBuilder(
     {
@@ -36,6 +39,9 @@ CALLS = CallBuilder(
         ":downloading": JobStatus.DOWNLOADING.value,
         ":pending": CallbackState.PENDING.value,
         ":sent": CallbackState.SENT.value,
+        ":failed_status": JobStatus.FAILED.value,
+        ":timed_out": TOKEN_ERRORS[0],
+        ":invalid": TOKEN_ERRORS[1],
         ":task_pending": TaskStatus.PENDING.value,
         ":true": True,
         ":false": False,
@@ -51,7 +57,7 @@ CALLS = CallBuilder(
 EXISTS = "attribute_exists(#jobId)"
 DOWNLOADING = "#status = :downloading"
 ACTIVE = "#status IN (:processing, :downloading)"
-# The outcome is not decided. Once it is decided, nothing may change it.
+# The outcome is not decided. Once it is decided, only reopening the job may change it.
 UNDECIDED = "attribute_not_exists(#callbackState)"
 # A condition cannot add completed and failed tasks. This is why remainingTasks exists.
 ALL_COUNTED = "#sealed = :true AND #remainingTasks = :zero"
@@ -168,19 +174,34 @@ CAN_ATTEMPT_CALLBACK = require_all(
     CALLBACK_PENDING,
     "(attribute_not_exists(#callbackAttemptedAt) OR #callbackAttemptedAt <= :before)",
 )
+# The same, and the job has the token to which the callback was sent. A job that was reopened
+# meanwhile has another one. The attribute is missing if the job never got a second token.
+SAME_GENERATION = "(attribute_not_exists(#tokenGeneration) OR #tokenGeneration = :generation)"
 # By the status that was sent. Only a job whose tasks are all counted can have completed.
 CAN_SETTLE = {
     JobStatus.FAILED: require_all(CALLBACK_PENDING, ACTIVE),
     JobStatus.COMPLETED: require_all(CALLBACK_PENDING, DOWNLOADING),
 }
-# An execution was started again with another token. The token must be one the job never had,
-# because the message of a superseded execution may be delivered again.
-CAN_ATTACH_TOKEN = require_all(
-    EXISTS,
-    ACTIVE,
-    UNDECIDED,
+# The job still has the token that was found closed, and needs it.
+CAN_NOTE_TOKEN_CLOSED = require_all(
+    EXISTS, ACTIVE, UNDECIDED, "#taskToken = :token", "attribute_not_exists(#tokenClosedAt)"
+)
+# The token was found closed long ago, and no other one came.
+CAN_GIVE_UP_CLOSED = require_all(CAN_GIVE_UP, "#tokenClosedAt <= :before")
+# The token must be one the job never had, because the message of a superseded execution may be
+# delivered again.
+UNSEEN_TOKEN = require_all(
     "(attribute_not_exists(#taskToken) OR #taskToken <> :token)",
     "NOT contains(#seenTokens, :mark)",
+)
+# An execution was started again with another token.
+CAN_ATTACH_TOKEN = require_all(EXISTS, ACTIVE, UNDECIDED, UNSEEN_TOKEN)
+# The same, and the job failed only because its token was closed, so no execution knows it.
+CAN_REOPEN = require_all(
+    EXISTS,
+    UNSEEN_TOKEN,
+    "((#status = :failed_status AND #error.#code IN (:timed_out, :invalid)) OR "
+    "(#callbackState = :pending AND #outcomeError.#code IN (:timed_out, :invalid)))",
 )
 
 
@@ -215,33 +236,68 @@ def _begin_attempt(now: float, again_after_seconds: float) -> JobUpdate:
     )
 
 
-def _end_attempt(_now: float, in_doubt: bool) -> JobUpdate:
+def _end_attempt(_now: float, in_doubt: bool, generation: int | None) -> JobUpdate:
     return JobUpdate(
-        CALLBACK_PENDING,
+        _require_generation(CALLBACK_PENDING, generation),
         "#callbackInDoubt = :doubt",
         "REMOVE #callbackAttemptedAt",
-        {":doubt": in_doubt},
+        {":doubt": in_doubt, ":generation": generation},
     )
 
 
-def _settle_job(_now: float, status: JobStatus, error: JobError | None) -> JobUpdate:
+def _settle_job(
+    _now: float, status: JobStatus, error: JobError | None, generation: int | None
+) -> JobUpdate:
     return JobUpdate(
-        CAN_SETTLE[status],
+        _require_generation(CAN_SETTLE[status], generation),
         "#status = :status, #callbackInDoubt = :false" + _set_if_given(error, "error"),
-        "REMOVE #taskToken, #callbackAttemptedAt" + (", #error" if error is None else ""),
-        {":status": status.value, ":error": row_from_error(error)},
+        "REMOVE #taskToken, #tokenClosedAt, #callbackAttemptedAt"
+        + (", #error" if error is None else ""),
+        {
+            ":status": status.value,
+            ":error": row_from_error(error),
+            ":generation": generation,
+        },
         ends=True,
     )
 
 
-def _attach_token(_now: float, token: TaskToken) -> JobUpdate:
+def _require_generation(condition: str, generation: int | None) -> str:
+    return condition if generation is None else require_all(condition, SAME_GENERATION)
+
+
+# -- the token
+
+
+def _note_token_closed(_now: float, token: TaskToken, error: JobError) -> JobUpdate:
     return JobUpdate(
-        CAN_ATTACH_TOKEN,
-        "#taskToken = :token, "
-        "#seenTokens = list_append(if_not_exists(#seenTokens, :none), :marks)",
-        "ADD #tokenGeneration :one",
-        {":token": token.reveal(), ":mark": token.mark, ":marks": [token.mark]},
+        CAN_NOTE_TOKEN_CLOSED,
+        "#tokenClosedAt = :now, #error = :error",
+        values={":token": token.reveal(), ":error": row_from_error(error)},
     )
+
+
+def _give_up_closed(now: float, grace_seconds: float) -> JobUpdate:
+    update = _decide_outcome(CAN_GIVE_UP_CLOSED, JobStatus.FAILED, None, {})
+    values = {**update.values, ":before": format_time(now - grace_seconds)}
+    return replace(update, sets=f"{update.sets}, #outcomeError = #error", values=values)
+
+
+def _attach_token(_now: float, token: TaskToken, can_reopen: bool) -> JobUpdate:
+    """Build the update for a job of which the caller has read whether it can be reopened."""
+    sets = (
+        "#taskToken = :token, "
+        "#seenTokens = list_append(if_not_exists(#seenTokens, :none), :marks)"
+    )
+    clauses = "ADD #tokenGeneration :one REMOVE #tokenClosedAt, #error"
+    if can_reopen:
+        sets += ", #status = :downloading"
+        clauses += (
+            ", #completedAt, #ttl, #callbackState, #outcome, #outcomeError, #callbackAttempts, "
+            "#callbackInDoubt, #callbackDoubtBefore, #callbackAttemptedAt"
+        )
+    values = {":token": token.reveal(), ":mark": token.mark, ":marks": [token.mark]}
+    return JobUpdate(CAN_REOPEN if can_reopen else CAN_ATTACH_TOKEN, sets, clauses, values)
 
 
 _UPDATES: dict[Rule, Callable[..., JobUpdate | None]] = {
@@ -255,6 +311,8 @@ _UPDATES: dict[Rule, Callable[..., JobUpdate | None]] = {
     transitions.begin_attempt: _begin_attempt,
     transitions.end_attempt: _end_attempt,
     transitions.settle_job: _settle_job,
+    transitions.note_token_closed: _note_token_closed,
+    transitions.give_up_closed: _give_up_closed,
     transitions.attach_token: _attach_token,
 }
 

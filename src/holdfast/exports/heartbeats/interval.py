@@ -1,9 +1,12 @@
 """Check the settings of heartbeats before anything starts."""
 
-from holdfast.core.checks import CheckLevel, CheckResult, fail, ok, warn
-from holdfast.core.errors import ConfigError
+from holdfast.doctor.checks import CheckLevel, CheckResult, fail, ok, warn
+from holdfast.errors import ConfigError
 
 MIN_INTERVAL_MS = 1000
+# How long a job whose token was closed waits for another one. It covers every Retry of
+# infra/exports.yaml: its waits, and the time for which each new message may be in the queue.
+RETRY_GRACE_SECONDS = 600.0
 
 
 def check_interval(interval_seconds: float, heartbeat_seconds: float) -> CheckResult:

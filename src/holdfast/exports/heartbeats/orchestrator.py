@@ -4,7 +4,8 @@
            │  of an interval   (own thread)
            └─ what is due ───▶ senders ─┬─ accepted ▶ schedule, at its next offset
               (up to 32 threads)        ├─ failed ──▶ schedule, in 2, 4, 8, 8 s
-                                        └─ closed ──▶ token_closed (own thread) ─▶ schedule
+                                        └─ closed ──▶ schedule, in 2 s; the second time
+                                                      token_closed (own thread)
 
 The loop itself never waits for a call. So a slow store, a slow reconciler or a heartbeat
 that hangs does not delay the heartbeats of other jobs.
@@ -26,23 +27,23 @@ from functools import partial
 from secrets import token_hex
 from threading import Lock
 
-from holdfast.core.background import BackgroundLoop
-from holdfast.core.checks import CheckLevel
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.events import Events
-from holdfast.jobs import events as ev
-from holdfast.jobs.active_jobs import ActiveJobLister, ActiveJobReader, ProgressWatch
-from holdfast.jobs.heartbeats.interval import check_heartbeat_settings, check_interval
-from holdfast.jobs.heartbeats.schedule import (
+from holdfast.doctor.checks import CheckLevel
+from holdfast.events import Events
+from holdfast.exports import events as ev
+from holdfast.exports.active_jobs import ActiveJobLister, ActiveJobReader, ProgressWatch
+from holdfast.exports.heartbeats.interval import check_heartbeat_settings, check_interval
+from holdfast.exports.heartbeats.schedule import (
     HeartbeatCycle,
     HeartbeatSchedule,
     HeartbeatTiming,
     ScheduledHeartbeat,
 )
-from holdfast.jobs.heartbeats.sender import HeartbeatResult, HeartbeatSender
-from holdfast.jobs.heartbeats.thread_pool import ThreadPool, close_all
-from holdfast.jobs.model import ExportJob
-from holdfast.jobs.ports import StepFunctions
+from holdfast.exports.heartbeats.sender import HeartbeatResult, HeartbeatSender
+from holdfast.exports.heartbeats.thread_pool import ThreadPool, close_all
+from holdfast.exports.model import ExportJob
+from holdfast.exports.ports import StepFunctions
+from holdfast.lease.background import BackgroundLoop
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 _log = logging.getLogger("holdfast")
 
@@ -63,9 +64,11 @@ class HeartbeatOrchestrator:
     `interval_seconds` until it is terminal or stalled, whether it makes progress or not.
     A job of another process gets heartbeats while it makes no progress.
 
-    If Step Functions no longer waits for a job's token, `token_closed(job, code)` is called
-    with the job as it was when the heartbeat was sent. Its errors are logged, and it delays
-    no heartbeat. A stalled job gets no heartbeats; the reconciler fails it.
+    If two heartbeats in a row are refused because Step Functions no longer waits for the
+    job's token, `token_closed(job, code)` is called with the job as it was when the second
+    one was sent. A single refusal may be a mistake of the service. The token then gets no
+    more heartbeats. Errors of `token_closed` are logged, and it delays no heartbeat.
+    A stalled job gets no heartbeats; the reconciler fails it.
     """
 
     def __init__(
@@ -169,7 +172,7 @@ class HeartbeatOrchestrator:
         Another thread sends them. They go on even if the store's listing does not have the
         job yet.
         """
-        if job.has_task_token() and not job.terminal and self._enabled:
+        if _can_beat(job) and not job.terminal and self._enabled:
             moves = self.lister.measure_stall(job) is None
             self._schedule.receive(job, self._clock.monotonic(), beat=moves)
 
@@ -221,6 +224,8 @@ class HeartbeatOrchestrator:
             return
         job = heartbeat.job
         result = self._sender.send(job)
+        if result.code is None:
+            heartbeat.refused_token = None
         if not result.is_closed:
             self._reschedule(
                 heartbeat, failed=result.code is not None, refused=result.is_refused
@@ -235,13 +240,20 @@ class HeartbeatOrchestrator:
         self, heartbeat: ScheduledHeartbeat, job: ExportJob, result: HeartbeatResult
     ) -> None:
         assert result.code is not None
+        is_confirmed = heartbeat.refused_token == job.task_token
+        heartbeat.refused_token = job.task_token
+        needs_second = False
         try:
-            # Before `token_closed`, which fails the job and so would explain every refusal.
-            if self._was_needed(job):
+            # Before `token_closed`, which notes it in the row, and that explains refusals.
+            was_needed = self._was_needed(job)
+            needs_second = was_needed and not is_confirmed
+            if was_needed:
                 self._sender.emit_event(job, result)
-            self._token_closed(job, result.code)
+            if not needs_second:
+                self._token_closed(job, result.code)
+                self._schedule.drop_token(job)
         finally:
-            self._reschedule(heartbeat)
+            self._reschedule(heartbeat, failed=needs_second)
 
     def _was_needed(self, job: ExportJob) -> bool:
         """Return whether the token was closed while its job needed it.
@@ -291,7 +303,7 @@ class HeartbeatOrchestrator:
         to_beat = [
             job
             for job_id, job in active.items()
-            if job.task_token and job_id in wanted and job_id not in stalled
+            if _can_beat(job) and job_id in wanted and job_id not in stalled
         ]
         now = self._clock.monotonic()
         self._schedule.apply_listing(to_beat, asked_at=asked_at, now=now)
@@ -335,3 +347,8 @@ class HeartbeatOrchestrator:
         ended = close_all(self._pools, self._clock, wait_seconds)
         self._loop.stop(wait_seconds)
         return ended
+
+
+def _can_beat(job: ExportJob) -> bool:
+    """Return whether an execution waits for the job, as far as its row says."""
+    return job.has_task_token() and job.token_closed_at is None

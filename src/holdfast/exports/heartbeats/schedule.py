@@ -23,8 +23,8 @@ from hashlib import blake2b
 from math import floor, inf
 from threading import Event, Lock
 
-from holdfast.core.deadline_heap import NOT_SCHEDULED, DeadlineHeap
-from holdfast.jobs.model import ExportJob
+from holdfast.exports.model import ExportJob, TaskToken
+from holdfast.lease.deadline_heap import NOT_SCHEDULED, DeadlineHeap
 
 # In units of 2 s for intervals of 30 s and more. Because of the last retry, a job whose
 # HeartbeatSeconds is twice the interval survives an outage of 20 s, wherever in the interval
@@ -124,6 +124,7 @@ class ScheduledHeartbeat:
     due_at: float = NOT_SCHEDULED
     failures: int = 0  # consecutive, since its offset
     accepted_at: float = -inf  # when the last accepted heartbeat of this process was sent
+    refused_token: TaskToken | None = None  # found closed by the last heartbeat
     beat_again: bool = False  # another one was requested while this one was in flight
     live: bool = True  # False once it was dropped, even if it is in flight
     cycles: list[HeartbeatCycle] = field(default_factory=list)  # that wait until it is back
@@ -207,6 +208,16 @@ class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
         """Send no heartbeats for these jobs until a listing contains them again."""
         with self._lock:
             self._drop(job_ids)
+
+    def drop_token(self, job: ExportJob) -> None:
+        """Send no heartbeats for this token of the job, because it is closed.
+
+        A job that has another token by now keeps its heartbeats.
+        """
+        with self._lock:
+            known = self._entries.get(job.job_id)
+            if known is not None and known.job.task_token == job.task_token:
+                self._drop([job.job_id])
 
     def list_received(self, before: float = inf) -> list[str]:
         """Return the ids of the jobs that this process received before that time."""

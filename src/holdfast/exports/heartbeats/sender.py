@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from holdfast.core.clock import Clock
-from holdfast.core.events import Events
-from holdfast.jobs.errors import CallbackRefused, TokenClosed
-from holdfast.jobs.events import HeartbeatFailed, HeartbeatSent
-from holdfast.jobs.model import ExportJob
-from holdfast.jobs.ports import StepFunctions
+from holdfast.events import Events
+from holdfast.exports.errors import CallbackRefused, TokenClosed
+from holdfast.exports.events import HeartbeatFailed, HeartbeatSent
+from holdfast.exports.model import ExportJob
+from holdfast.exports.ports import StepFunctions
+from holdfast.lease.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)

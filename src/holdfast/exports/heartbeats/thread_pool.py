@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread, current_thread
 
-from holdfast.core.clock import Clock
+from holdfast.lease.clock import Clock
 
 _log = logging.getLogger("holdfast")
 

@@ -1,17 +1,24 @@
 """The pages of jobs: their progress, their failed tasks, and the callback that they owe."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from holdfast.core.clock import Clock
-from holdfast.core.errors import HoldfastError
-from holdfast.core.queue.watch import Reading
-from holdfast.jobs.model import ACTIVE, ExportJob, JobStatus, TaskStatus
-from holdfast.jobs.ports import JobStateRepository
-from holdfast.web.rendering import Page
+from holdfast.errors import HoldfastError
+from holdfast.exports.building import open_jobs
+from holdfast.exports.file_names import find_store_in_folder
+from holdfast.exports.model import ACTIVE, ExportJob, JobStatus, TaskStatus
+from holdfast.exports.ports import JobStateRepository
+from holdfast.queue.watch import Reading
+from holdfast.urls import require_store
+from holdfast.web.actions import Action
+from holdfast.web.console import Console
+from holdfast.web.live import View
+from holdfast.web.rendering import Page, Renderer
 from holdfast.web.stores import LazyStore
 
 MAX_FINISHED = 50
@@ -61,12 +68,36 @@ def describe_heartbeats(job: ExportJob) -> str:
     )
 
 
+def open_existing_jobs(store: str | JobStateRepository) -> JobStateRepository:
+    """Open a store of jobs that exists. A console never creates one."""
+    if isinstance(store, JobStateRepository):
+        return store
+    remedy = "check the name, or run an export first"
+    url = find_store_in_folder(store)
+    return open_jobs(require_store(url, "there is no job store", remedy))
+
+
 class JobPages:
     """The views of one store of jobs, which is opened with the first read."""
 
-    def __init__(self, open_store: Callable[[], JobStateRepository], clock: Clock) -> None:
-        self._store = LazyStore(open_store)
-        self._jobs: Reading[JobList] = Reading(self._read, clock)
+    section, title = "jobs", "Jobs"
+    package, parts = "holdfast.exports.pages", "job_parts.html"
+    names: ClassVar[Mapping[str, Any]] = {
+        "compute_pace": compute_pace,
+        "describe_heartbeats": describe_heartbeats,
+    }
+
+    def __init__(self, store: str | JobStateRepository, console: Console) -> None:
+        self._store = LazyStore(partial(open_existing_jobs, store))
+        self._jobs: Reading[JobList] = Reading(self._read, console.clock)
+
+    def list_views(self) -> Mapping[str, View]:
+        """Return the views by their addresses."""
+        return {"/jobs": self.show_jobs, "/jobs/job": self.show_job}
+
+    def list_actions(self, renderer: Renderer) -> Mapping[str, tuple[Action, bool]]:
+        """Return none, because nothing can be done to jobs."""
+        return {}
 
     def close(self) -> None:
         """Close the store."""
@@ -90,7 +121,7 @@ class JobPages:
     def show_jobs(self, request: Request) -> Page:
         """Show the jobs with their progress."""
         context = {"jobs": self._jobs.get(_WAIT_SECONDS), "section": "jobs"}
-        return Page("jobs.html", {**context, "compute_pace": compute_pace})
+        return Page("jobs.html", context)
 
     def show_job(self, request: Request) -> Page:
         """Show one job with its first failed tasks."""
@@ -105,11 +136,5 @@ class JobPages:
             problem = str(error)
         if job is None and not problem:
             raise HTTPException(404, "The store holds no job with that id.")
-        context = {
-            "describe_heartbeats": describe_heartbeats,
-            "job": job,
-            "problem": problem,
-            "section": "jobs",
-            "tasks": tasks,
-        }
-        return Page("job.html", {**context, "compute_pace": compute_pace})
+        context = {"job": job, "problem": problem, "section": "jobs", "tasks": tasks}
+        return Page("job.html", context)

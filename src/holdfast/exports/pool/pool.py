@@ -17,15 +17,15 @@ from functools import partial
 from select import POLLIN, poll
 from threading import Event, Lock
 
-from holdfast.core.background import BackgroundLoop
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError
-from holdfast.core.events import Events
-from holdfast.core.process.liveness import LivenessLimits
-from holdfast.core.process.wire import Program
-from holdfast.jobs.pool.ports import HandlerFactory, TaskSource, WorkerInfo
-from holdfast.jobs.pool.supervisor import Supervisor
-from holdfast.jobs.pool.worker import WorkerState
+from holdfast.errors import ConfigError
+from holdfast.events import Events
+from holdfast.exports.pool.ports import HandlerFactory, TaskSource, WorkerInfo
+from holdfast.exports.pool.supervisor import Supervisor
+from holdfast.exports.pool.worker import WorkerState
+from holdfast.lease.background import BackgroundLoop
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.process.liveness import LivenessLimits
+from holdfast.process.wire import Program
 
 
 class WorkerPool:
@@ -204,7 +204,7 @@ def make_program(make_handler: HandlerFactory, slots: int, pulse_seconds: float)
             "module, or a partial of one"
         ) from None
     options = {"slots": slots, "pulse_seconds": pulse_seconds}
-    return Program("holdfast.jobs.pool.worker_main", factory, options)
+    return Program("holdfast.exports.pool.worker_main", factory, options)
 
 
 class WakeupPipe:

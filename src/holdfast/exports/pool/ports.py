@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from holdfast.jobs.model import TaskResult
+from holdfast.exports.model import TaskResult
 
 
 class TaskHandler(Protocol):

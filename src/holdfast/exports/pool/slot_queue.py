@@ -14,7 +14,7 @@ from threading import Condition, get_ident
 from time import process_time
 from typing import Any
 
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 _WINDOW_SECONDS = 0.02  # between two decisions; a task that takes longer is not short
 _COMPUTING = 0.75  # of a core that the process used
@@ -92,5 +92,5 @@ class SlotQueue:
         before = self._limit
         self._limit = choose_limit(before, self._slots, core_share, longest)
         self._decided_at, self._cpu_at, self._max_task_seconds = now, cpu_at, 0.0
-        if self._limit > before:
+        if self._limit != before:  # those who wait without a timeout must get one
             self._changed.notify_all()

@@ -15,18 +15,18 @@ from collections.abc import Callable
 from itertools import count, islice
 from typing import Any
 
-from holdfast.core.clock import Clock
-from holdfast.core.errors import MessageTooLarge
-from holdfast.core.events import Events
-from holdfast.core.process.child_process import ChildProcess
-from holdfast.core.process.frames import BrokenFrame
-from holdfast.core.process.liveness import LivenessLimits
-from holdfast.core.process.wire import BROKEN, PULSE, READY, Program, unpack_broken
-from holdfast.jobs.events import PoolWorkerEnded, PoolWorkerStarted, TaskRetried
-from holdfast.jobs.model import JobError, TaskResult
-from holdfast.jobs.pool import wire
-from holdfast.jobs.pool.ports import Assignment, TaskSource
-from holdfast.jobs.pool.worker import PoolWorker, TaskAttempt, WorkerSlot, WorkerState
+from holdfast.errors import MessageTooLarge
+from holdfast.events import Events
+from holdfast.exports.events import PoolWorkerEnded, PoolWorkerStarted, TaskRetried
+from holdfast.exports.model import JobError, TaskResult
+from holdfast.exports.pool import wire
+from holdfast.exports.pool.ports import Assignment, TaskSource
+from holdfast.exports.pool.worker import PoolWorker, TaskAttempt, WorkerSlot, WorkerState
+from holdfast.lease.clock import Clock
+from holdfast.process.child_process import ChildProcess
+from holdfast.process.frames import BrokenFrame
+from holdfast.process.liveness import LivenessLimits
+from holdfast.process.wire import BROKEN, PULSE, READY, Program, unpack_broken
 
 MAX_TICK_SECONDS = 1.0  # a pass at least so often
 _GROW_SECONDS = 1.0  # without a free slot, after which another worker is started

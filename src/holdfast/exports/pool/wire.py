@@ -13,8 +13,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from holdfast.core.process.frames import BrokenFrame
-from holdfast.core.process.wire import (
+from holdfast.process.frames import BrokenFrame
+from holdfast.process.wire import (
     MAX_CODE,
     MAX_TEXT,
     describe_error,

@@ -10,10 +10,10 @@ other worker gets a task that may still be worked on.
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from holdfast.core.process.child_process import ChildProcess
-from holdfast.core.process.liveness import START_TIMEOUT_SECONDS, LivenessLimits
-from holdfast.jobs.pool import wire
-from holdfast.jobs.pool.ports import Assignment, RunningTaskInfo, WorkerInfo
+from holdfast.exports.pool import wire
+from holdfast.exports.pool.ports import Assignment, RunningTaskInfo, WorkerInfo
+from holdfast.process.child_process import ChildProcess
+from holdfast.process.liveness import START_TIMEOUT_SECONDS, LivenessLimits
 
 _PROVED_SECONDS = 60.0  # a worker that lived so long did not die of its start
 _CLOSE_TIMEOUT_SECONDS = 2.0  # for TaskHandler.close

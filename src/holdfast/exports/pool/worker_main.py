@@ -13,13 +13,13 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.process.child_main import ParentLink, PulseSender, start_thread
-from holdfast.core.process.wire import describe_error
-from holdfast.jobs.pool import wire
-from holdfast.jobs.pool.slot_queue import SlotQueue
+from holdfast.exports.pool import wire
+from holdfast.exports.pool.slot_queue import SlotQueue
+from holdfast.process.child_main import ParentLink, PulseSender, start_thread
+from holdfast.process.wire import describe_error
 
 if TYPE_CHECKING:
-    from holdfast.jobs.pool.ports import HandlerFactory, TaskHandler
+    from holdfast.exports.pool.ports import HandlerFactory, TaskHandler
 
 
 def prepare(

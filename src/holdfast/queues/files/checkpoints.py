@@ -11,11 +11,11 @@ often it was claimed or on the checkpoints of other tasks.
 import json
 from typing import Any
 
-from holdfast.adapters.local.filesystem import names
-from holdfast.adapters.local.filesystem.directory import QueueDirectory
-from holdfast.adapters.local.filesystem.names import TaskName
-from holdfast.core.errors import MalformedMessage, MessageTooLarge
-from holdfast.core.queue.message import MAX_BYTES
+from holdfast.errors import MalformedMessage, MessageTooLarge
+from holdfast.queue.message import MAX_BYTES
+from holdfast.queues.files import names
+from holdfast.queues.files.directory import QueueDirectory
+from holdfast.queues.files.names import TaskName
 
 
 class Checkpoints:

@@ -5,14 +5,14 @@ from math import ceil
 from random import Random
 from threading import Lock
 
-from holdfast.adapters.local.filesystem import names
-from holdfast.adapters.local.filesystem.directory import QueueDirectory
-from holdfast.adapters.local.filesystem.lease_watch import LeaseWatch
-from holdfast.adapters.local.filesystem.names import TaskName
-from holdfast.adapters.local.filesystem.segments import SegmentReader
-from holdfast.adapters.local.filesystem.server_clock import ServerClock
-from holdfast.adapters.local.filesystem.workers import WorkerCard, WorkerRegistry
-from holdfast.core.errors import LeaseLost
+from holdfast.errors import LeaseLost
+from holdfast.queues.files import names
+from holdfast.queues.files.directory import QueueDirectory
+from holdfast.queues.files.lease_watch import LeaseWatch
+from holdfast.queues.files.names import TaskName
+from holdfast.queues.files.segments import SegmentReader
+from holdfast.queues.files.server_clock import ServerClock
+from holdfast.queues.files.workers import WorkerCard, WorkerRegistry
 
 # How often leased/ is scanned for leases that ran out: often enough for short leases, and
 # rarely enough that a thousand idle workers do not overload a file server.

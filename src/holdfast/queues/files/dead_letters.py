@@ -3,20 +3,23 @@
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from math import ceil
 
-from holdfast.adapters.local.filesystem import names
-from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
-from holdfast.adapters.local.filesystem.claims import Claim, make_lease_lost
-from holdfast.adapters.local.filesystem.dedupe import DedupeIndex, IdLockBusy, WaitBudget
-from holdfast.adapters.local.filesystem.directory import QueueDirectory
-from holdfast.adapters.local.filesystem.history import AttemptHistory
-from holdfast.adapters.local.filesystem.names import TaskName
-from holdfast.adapters.local.filesystem.producer import Producer
-from holdfast.adapters.local.filesystem.server_clock import ServerClock
-from holdfast.core.clock import to_utc
-from holdfast.core.errors import LeaseLost
-from holdfast.core.queue.info import CANCELLED, MessageInfo
-from holdfast.core.queue.manager import Progress
+from holdfast.errors import LeaseLost
+from holdfast.lease.clock import to_utc
+from holdfast.queue.info import CANCELLED, MessageInfo
+from holdfast.queue.manager import MAX_SECONDS, Progress
+from holdfast.queues.files import names
+from holdfast.queues.files.checkpoints import Checkpoints
+from holdfast.queues.files.claims import Claim, make_lease_lost
+from holdfast.queues.files.dedupe import DedupeIndex, IdLockBusy, WaitBudget
+from holdfast.queues.files.directory import QueueDirectory
+from holdfast.queues.files.history import AttemptHistory
+from holdfast.queues.files.names import TaskName
+from holdfast.queues.files.producer import Producer
+from holdfast.queues.files.server_clock import ServerClock
+
+_MAX_LEASE_MS = int(MAX_SECONDS * 1000)
 
 
 class DeadLetterFolder:
@@ -48,7 +51,7 @@ class DeadLetterFolder:
         """
         moved = self._add(
             claim.task,
-            (message_id, reason, detail, worker_id),
+            (message_id, reason, detail, worker_id, None),
             lambda target: claim.settle(self._directory, target) is None,
         )
         return None if moved else make_lease_lost()
@@ -57,9 +60,10 @@ class DeadLetterFolder:
         """Move a task that waits or is leased to failed/; return False if it has moved."""
         task = names.to_task(info).cancelled()
         worker_id = info.holder.worker_id if info.holder else ""
+        lease_seconds = info.holder.lease_seconds if info.holder else None
         moved = self._add(
             task,
-            (info.id, CANCELLED, None, worker_id),
+            (info.id, CANCELLED, None, worker_id, lease_seconds),
             lambda target: self._directory.rename(path, target, target_is_unique=False),
         )
         if moved:
@@ -69,7 +73,7 @@ class DeadLetterFolder:
     def _add(
         self,
         task: TaskName,
-        cause: tuple[str, str, str | None, str],
+        cause: tuple[str, str, str | None, str, float | None],
         move: Callable[[str], bool],
     ) -> bool:
         """Write the reason, move the task with `move`, and free its id.
@@ -95,17 +99,26 @@ class DeadLetterFolder:
         return True
 
     def _write_reason(
-        self, task: TaskName, message_id: str, reason: str, detail: str | None, worker_id: str
+        self,
+        task: TaskName,
+        message_id: str,
+        reason: str,
+        detail: str | None,
+        worker_id: str,
+        lease_seconds: float | None,
     ) -> None:
         """Write a task's reason before it moves, so that no dead letter lacks a reason."""
+        now_ms = self._server_clock.read_wall_ms()
         body = {
             "message_id": message_id,
             "reason": reason,
             "attempts": task.attempts,
             "last_worker": worker_id,
-            "at": to_utc(self._server_clock.read_wall_ms() / 1000).isoformat(),
+            "at": to_utc(now_ms / 1000).isoformat(),
             "detail": detail,
         }
+        if lease_seconds is not None:
+            body |= {"at_ms": now_ms, "lease_ms": ceil(lease_seconds * 1000)}
         self._directory.refuse_links("failed")
         self._directory.put(names.format_reason_path(task), json.dumps(body, indent=1).encode())
 
@@ -168,7 +181,8 @@ class DeadLetterFolder:
         return redriven
 
     def _redrive(self, task: TaskName, budget: WaitBudget | None) -> bool:
-        target = self._producer.choose_path(task._replace(refunds=task.fence).stem, 0.0)
+        stem = task._replace(refunds=task.fence).stem
+        target = self._producer.choose_path(stem, self._compute_held_ms(task) / 1000)
         if budget is None:
             moved = self._move_back(task, target)
         else:  # a push of the id waits until this is done
@@ -182,6 +196,17 @@ class DeadLetterFolder:
         self._remove_reason(task)
         self._add_history(task, "redriven", "redriven by an operator")
         return True
+
+    def _compute_held_ms(self, task: TaskName) -> int:
+        """Return for how long the holder of a cancelled task may still trust its lease.
+
+        It cannot have renewed the lease after the cancel, so not for longer than the lease.
+        """
+        match self._directory.read_json(names.format_reason_path(task)):
+            case {"at_ms": int(at_ms), "lease_ms": int(lease_ms)} if lease_ms <= _MAX_LEASE_MS:
+                left_ms = at_ms + lease_ms - self._server_clock.read_wall_ms()
+                return max(0, min(lease_ms, left_ms))
+        return 0
 
     def _add_history(
         self, task: TaskName, outcome: str, reason: str, worker_id: str = ""

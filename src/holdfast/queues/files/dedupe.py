@@ -26,10 +26,10 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from holdfast.adapters.local.filesystem import names
-from holdfast.adapters.local.filesystem.directory import QueueDirectory
-from holdfast.adapters.local.filesystem.names import TaskName
-from holdfast.core.errors import QueueUnavailable
+from holdfast.errors import QueueUnavailable
+from holdfast.queues.files import names
+from holdfast.queues.files.directory import QueueDirectory
+from holdfast.queues.files.names import TaskName
 
 ID_LOCK_TIMEOUT_SECONDS = (
     10.0  # a lock is held for a few file operations; if it lasts longer, its holder is frozen

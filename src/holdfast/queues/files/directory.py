@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.adapters.local.filesystem.fsops import FsOps
-from holdfast.adapters.modes import MODES, get_access
-from holdfast.core.errors import HoldfastError, QueueUnavailable
+from holdfast.errors import HoldfastError, QueueUnavailable
+from holdfast.queues.files.fsops import FsOps
+from holdfast.store.file_modes import MODES, get_access
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _HEADERS = "user.holdfast.headers"

@@ -9,7 +9,7 @@ import fcntl
 import os
 from collections.abc import Callable
 
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 
 def refuse_xattr(*_: object) -> bytes:

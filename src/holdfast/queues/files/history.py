@@ -3,9 +3,9 @@
 import json
 from datetime import UTC, datetime
 
-from holdfast.adapters.local.filesystem.directory import QueueDirectory
-from holdfast.adapters.local.filesystem.names import TaskName
-from holdfast.core.queue.manager import PastAttempt
+from holdfast.queue.manager import PastAttempt
+from holdfast.queues.files.directory import QueueDirectory
+from holdfast.queues.files.names import TaskName
 
 _MAX_DETAIL = 8000  # characters of a traceback, enough to act on
 

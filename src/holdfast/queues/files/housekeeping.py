@@ -4,13 +4,13 @@ import secrets
 from collections.abc import Mapping
 from functools import partial
 
-from holdfast.adapters.local.filesystem import names
-from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
-from holdfast.adapters.local.filesystem.dedupe import DedupeIndex, WaitBudget
-from holdfast.adapters.local.filesystem.directory import QueueDirectory, is_folder
-from holdfast.adapters.local.filesystem.history import AttemptHistory
-from holdfast.adapters.local.filesystem.record_check import RecordCheck
-from holdfast.adapters.local.filesystem.server_clock import ServerClock
+from holdfast.queues.files import names
+from holdfast.queues.files.checkpoints import Checkpoints
+from holdfast.queues.files.dedupe import DedupeIndex, WaitBudget
+from holdfast.queues.files.directory import QueueDirectory, is_folder
+from holdfast.queues.files.history import AttemptHistory
+from holdfast.queues.files.record_check import RecordCheck
+from holdfast.queues.files.server_clock import ServerClock
 
 # A file in tmp/ may belong to a push that is only slow. After an hour it is a leftover.
 SWEEP_SECONDS = 3600.0

@@ -3,17 +3,11 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
-from holdfast.adapters.local.filesystem import names
-from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
-from holdfast.adapters.local.filesystem.directory import QueueDirectory, is_deep
-from holdfast.adapters.local.filesystem.history import AttemptHistory
-from holdfast.adapters.local.filesystem.names import TaskName
-from holdfast.adapters.local.filesystem.server_clock import ServerClock
-from holdfast.adapters.local.filesystem.workers import WorkerRegistry
-from holdfast.core.clock import to_utc
-from holdfast.core.queue.manager import (
+from holdfast.lease.clock import to_utc
+from holdfast.queue.manager import (
     Holder,
     MessageInfo,
     MessagePage,
@@ -21,6 +15,14 @@ from holdfast.core.queue.manager import (
     QueueStats,
     QueueWorker,
 )
+from holdfast.queues.files import names
+from holdfast.queues.files.checkpoints import Checkpoints
+from holdfast.queues.files.directory import QueueDirectory, is_deep
+from holdfast.queues.files.history import AttemptHistory
+from holdfast.queues.files.names import TaskName
+from holdfast.queues.files.segments import is_due_when_pushed
+from holdfast.queues.files.server_clock import ServerClock
+from holdfast.queues.files.workers import WorkerRegistry
 
 _PATTERNS = {
     MessageState.PENDING: names.PENDING,
@@ -50,7 +52,10 @@ class Inspector:
     def count_stats(self) -> QueueStats:
         """Count the messages in each state."""
         now_ms = self._server_clock.read_wall_ms()
-        due = [int(m["due_ms"]) for _, m in self._list_files(MessageState.PENDING)]
+        due = [
+            _parse_due_ms(path, match, now_ms)
+            for path, match in self._list_files(MessageState.PENDING)
+        ]
         ready = [ms for ms in due if ms <= now_ms]
         leased = [m for _, m in self._list_files(MessageState.LEASED)]
         return QueueStats(
@@ -176,15 +181,16 @@ class Inspector:
             attempts=task.attempts,
             fence=task.fence,
             where=str(self._directory.folder / path),
-            due_at=to_utc(int(match["due_ms"]) / 1000)
-            if state is MessageState.PENDING
-            else None,
+            due_at=self._read_due_at(path, match) if state is MessageState.PENDING else None,
             holder=self._read_holder(path, match) if state is MessageState.LEASED else None,
             reason=self._read_reason(task) if state is MessageState.FAILED else None,
             past=self._history.read(task.key) if deep else (),
             checkpoint=self._read_checkpoint(task) if deep else None,
             body=body,
         )
+
+    def _read_due_at(self, path: str, match: re.Match[str]) -> datetime:
+        return to_utc(_parse_due_ms(path, match, self._server_clock.read_wall_ms()) / 1000)
 
     def _read_reason(self, task: TaskName) -> str:
         if (data := self._directory.read_json(names.format_reason_path(task))) is None:
@@ -215,3 +221,10 @@ class Inspector:
             beat_at=to_utc(int(beat["beat_ms"]) / 1000) if beat else None,
             progress=float(beat["progress"]) if beat and beat["progress"] else None,
         )
+
+
+def _parse_due_ms(path: str, pending: re.Match[str], now_ms: int) -> int:
+    """Return when a task is due, which is now if it was due under a clock that was ahead."""
+    due_ms = int(pending["due_ms"])
+    is_due = due_ms > now_ms and is_due_when_pushed(path.split("/")[1])
+    return now_ms if is_due else due_ms

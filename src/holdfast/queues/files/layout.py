@@ -4,11 +4,11 @@ import os
 import shlex
 from pathlib import Path
 
-from holdfast.adapters.local.filesystem.directory import QueueDirectory, to_queue_unavailable
-from holdfast.adapters.local.filesystem.fsops import FsOps
-from holdfast.adapters.modes import MODES, Access, get_access, make_folders, require_no_file
-from holdfast.core.errors import ConfigError, QueueNotFound
-from holdfast.core.urls import check_name
+from holdfast.errors import ConfigError, QueueNotFound
+from holdfast.queues.files.directory import QueueDirectory, to_queue_unavailable
+from holdfast.queues.files.fsops import FsOps
+from holdfast.store.file_modes import MODES, Access, get_access, make_folders, require_no_file
+from holdfast.urls import check_name
 
 FOLDERS = (
     "pending",

@@ -22,8 +22,8 @@ from heapq import nsmallest
 
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat
 
-from holdfast.adapters.local.filesystem.directory import QueueDirectory
-from holdfast.adapters.local.filesystem.server_clock import SAME_OFFSET_SECONDS, ServerClock
+from holdfast.queues.files.directory import QueueDirectory
+from holdfast.queues.files.server_clock import SAME_OFFSET_SECONDS, ServerClock
 
 # NTP slews a clock by up to 500 ppm, so the clocks of two hosts differ by up to this.
 CLOCK_RATE = 1.001

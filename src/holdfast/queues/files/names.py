@@ -21,8 +21,8 @@ import re
 from hashlib import blake2b
 from typing import NamedTuple
 
-from holdfast.core.errors import InvalidName
-from holdfast.core.queue.info import MessageInfo
+from holdfast.errors import InvalidName
+from holdfast.queue.info import MessageInfo
 
 _TASK = r"(?P<key>[0-9a-f]{18})~(?P<fence>[0-9]{1,9})(?:-(?P<refunds>[0-9]{1,9}))?"
 PENDING = re.compile(_TASK + r"~(?P<due_ms>[0-9]{1,15})\.json")

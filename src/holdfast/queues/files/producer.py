@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
 
-from holdfast.adapters.local.filesystem.dedupe import DedupeIndex
-from holdfast.adapters.local.filesystem.directory import QueueDirectory
-from holdfast.adapters.local.filesystem.record_check import RecordCheck
-from holdfast.adapters.local.filesystem.segments import SegmentWriter
-from holdfast.adapters.local.filesystem.server_clock import ServerClock
-from holdfast.core.errors import QueueUnavailable
+from holdfast.errors import QueueUnavailable
+from holdfast.queues.files.dedupe import DedupeIndex
+from holdfast.queues.files.directory import QueueDirectory
+from holdfast.queues.files.record_check import RecordCheck
+from holdfast.queues.files.segments import SegmentWriter
+from holdfast.queues.files.server_clock import ServerClock
 
 OutgoingTask = tuple[str, bytes, str | None]
 """The hash of a message's id, its body, and its headers as JSON."""

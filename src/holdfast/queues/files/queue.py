@@ -27,41 +27,20 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
-from holdfast.adapters.local.filesystem import layout, names
-from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
-from holdfast.adapters.local.filesystem.claims import (
-    TAKEN_AWAY,
-    Claim,
-    Claimer,
-    make_lease_lost,
-)
-from holdfast.adapters.local.filesystem.dead_letters import DeadLetterFolder
-from holdfast.adapters.local.filesystem.dedupe import LISTING_PASSES, DedupeIndex, WaitBudget
-from holdfast.adapters.local.filesystem.directory import to_holdfast_error, to_queue_unavailable
-from holdfast.adapters.local.filesystem.fsops import FsOps
-from holdfast.adapters.local.filesystem.history import AttemptHistory
-from holdfast.adapters.local.filesystem.housekeeping import SWEEP_SECONDS, Housekeeping
-from holdfast.adapters.local.filesystem.inspector import Inspector
-from holdfast.adapters.local.filesystem.names import MAX_FENCE, TaskName
-from holdfast.adapters.local.filesystem.producer import OutgoingTask, Producer
-from holdfast.adapters.local.filesystem.record_check import RecordCheck
-from holdfast.adapters.local.filesystem.server_clock import ServerClock
-from holdfast.adapters.local.filesystem.workers import WorkerRegistry
-from holdfast.adapters.modes import MODES, Access
-from holdfast.core import events as ev
-from holdfast.core.backoff import Backoff
-from holdfast.core.clock import SYSTEM_CLOCK, Clock, to_utc
-from holdfast.core.errors import (
+from holdfast import events as ev
+from holdfast.errors import (
     ConfigError,
     HoldfastError,
     LeaseLost,
     MalformedMessage,
     NewerSchema,
 )
-from holdfast.core.events import Events
-from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal, Unanswered
-from holdfast.core.process import after_fork
-from holdfast.core.queue.manager import (
+from holdfast.events import Events
+from holdfast.lease import after_fork
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock, to_utc
+from holdfast.lease.lease import RENEWED, Lease, Refused, Renewal, Unanswered
+from holdfast.queue.manager import (
     ANY_FIELDS,
     MessageInfo,
     MessagePage,
@@ -72,7 +51,7 @@ from holdfast.core.queue.manager import (
     QueueWorker,
     ignore_progress,
 )
-from holdfast.core.queue.message import (
+from holdfast.queue.message import (
     AnyMessage,
     M,
     MessageCodec,
@@ -81,7 +60,28 @@ from holdfast.core.queue.message import (
     pack_headers,
     unpack_headers,
 )
-from holdfast.core.queue.search import select_messages
+from holdfast.queue.search import select_messages
+from holdfast.queues.files import layout, names
+from holdfast.queues.files.checkpoints import Checkpoints
+from holdfast.queues.files.claims import (
+    TAKEN_AWAY,
+    Claim,
+    Claimer,
+    make_lease_lost,
+)
+from holdfast.queues.files.dead_letters import DeadLetterFolder
+from holdfast.queues.files.dedupe import LISTING_PASSES, DedupeIndex, WaitBudget
+from holdfast.queues.files.directory import to_holdfast_error, to_queue_unavailable
+from holdfast.queues.files.fsops import FsOps
+from holdfast.queues.files.history import AttemptHistory
+from holdfast.queues.files.housekeeping import SWEEP_SECONDS, Housekeeping
+from holdfast.queues.files.inspector import Inspector
+from holdfast.queues.files.names import MAX_FENCE, TaskName
+from holdfast.queues.files.producer import OutgoingTask, Producer
+from holdfast.queues.files.record_check import RecordCheck
+from holdfast.queues.files.server_clock import ServerClock
+from holdfast.queues.files.workers import WorkerRegistry
+from holdfast.store.file_modes import MODES, Access
 
 NEWER_SCHEMA_DELAY_SECONDS = 30.0
 # push_many publishes this many messages together, if they are not larger than this.

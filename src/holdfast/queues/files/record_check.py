@@ -7,10 +7,10 @@ each record.
 
 from functools import partial
 
-from holdfast.adapters.local.filesystem import names
-from holdfast.adapters.local.filesystem.dedupe import LISTING_PASSES, DedupeIndex, WaitBudget
-from holdfast.adapters.local.filesystem.directory import QueueDirectory
-from holdfast.core.clock import Clock
+from holdfast.lease.clock import Clock
+from holdfast.queues.files import names
+from holdfast.queues.files.dedupe import LISTING_PASSES, DedupeIndex, WaitBudget
+from holdfast.queues.files.directory import QueueDirectory
 
 MIN_INTERVAL_SECONDS = 30.0
 COST_FACTOR = 20  # a check takes at most a twentieth of a producer's time

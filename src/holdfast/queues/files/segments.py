@@ -3,16 +3,22 @@
 A flat folder never shrinks on ext4, so every poll would walk the holes of all files that it
 ever held. With segments a worker reads one listing and consumes it, whatever the backlog.
 
-    pending/1763237639123-9f2c01ab-0/    tasks due from 1763237639123 on, by one producer
+    pending/1763237639123-9f2c01ab-0/    tasks of one producer, due when they came, from then on
     pending/1763237639123-9f2c01ab-1s/   sealed: published complete, nothing will be added
+    pending/1763237640000-9f2c01ab-2/    delayed tasks: the time is a multiple of 2000
+
+Tasks that were due when they came are due whatever the clock says. If the clock was ahead
+then, their segment seems to begin in the future, and is read first, because it is older than
+the step of the clock.
 """
 
+from math import inf
 from random import Random
 
-from holdfast.adapters.local.filesystem import names
-from holdfast.adapters.local.filesystem.directory import QueueDirectory
-from holdfast.adapters.local.filesystem.names import TaskName
-from holdfast.adapters.local.filesystem.server_clock import ServerClock
+from holdfast.queues.files import names
+from holdfast.queues.files.directory import QueueDirectory
+from holdfast.queues.files.names import TaskName
+from holdfast.queues.files.server_clock import ServerClock
 
 MAX_SEGMENT_TASKS = 2000
 OPEN_MS = 2000  # how long one producer fills a segment; also the width for delayed tasks
@@ -21,6 +27,11 @@ RELIST_MS = 2000
 # With competitors, a worker starts in one of this many oldest segments.
 MAX_SEGMENT_CHOICES = 8
 MAX_LOST_RACES = 4  # after this many lost races the listing is too old to continue with
+
+
+def is_due_when_pushed(segment: str) -> bool:
+    """Return whether the tasks of a segment were due when they came, see above."""
+    return int(segment[:13]) % OPEN_MS != 0
 
 
 ListedTask = tuple[int, str, TaskName, str]
@@ -48,14 +59,14 @@ class SegmentWriter:
         """Return the segment for a task that is due then, and make it if it is missing."""
         if due_ms <= now_ms:
             segment = self._now
-            # If the clock was set back, a task in a segment of the earlier time would stay
-            # hidden.
+            # If the clock was set back, a task in a segment of the earlier time would come
+            # before older ones.
             if (
                 segment is None
                 or segment.count >= MAX_SEGMENT_TASKS
                 or not segment.start_ms <= now_ms < segment.until_ms
             ):
-                segment = self._now = self._open(now_ms)
+                segment = self._now = self._open(_begin_at_once(now_ms))
         else:
             segment = self._open_later(due_ms - due_ms % OPEN_MS, now_ms)
         segment.count += 1
@@ -70,7 +81,7 @@ class SegmentWriter:
 
     def name_sealed_segment(self, due_ms: int, now_ms: int) -> str:
         """Return the name of a new segment that its producer will publish in one step."""
-        start_ms = now_ms if due_ms <= now_ms else due_ms - due_ms % OPEN_MS
+        start_ms = _begin_at_once(now_ms) if due_ms <= now_ms else due_ms - due_ms % OPEN_MS
         return f"{self._name(start_ms)}s"
 
     def _open(self, start_ms: int) -> _OpenSegment:
@@ -82,6 +93,10 @@ class SegmentWriter:
     def _name(self, start_ms: int) -> str:
         self._sequence += 1
         return f"{start_ms:013d}-{self._token}-{self._sequence}"
+
+
+def _begin_at_once(now_ms: int) -> int:
+    return now_ms if now_ms % OPEN_MS else now_ms - 1  # a multiple would mean delayed tasks
 
 
 class SegmentReader:
@@ -131,8 +146,10 @@ class SegmentReader:
 
     def _relist(self, now_ms: int) -> None:
         started = f"{now_ms:013d}~"  # sorts behind every segment that starts by now
-        listed = [s for s in self._directory.list_required("pending") if s < started]
-        self._segments = sorted(filter(names.SEGMENT.fullmatch, listed), reverse=True)
+        listed = filter(names.SEGMENT.fullmatch, self._directory.list_required("pending"))
+        segments = sorted(listed, reverse=True)
+        ahead = [s for s in segments if s > started and is_due_when_pushed(s)]
+        self._segments = [s for s in segments if s < started] + ahead
         self._listed_ms = now_ms
         self._has_competitors, self._has_lost_races = self._has_lost_races, False
 
@@ -148,12 +165,14 @@ class SegmentReader:
         if not self._directory.can_use(self.folder):
             return  # another user closed it: other work continues, and doctor reports it
         listed = self._directory.list(self.folder)
-        if not listed and (segment[-1] == "s" or int(segment[:13]) < now_ms - REMOVE_AFTER_MS):
+        age_ms = abs(now_ms - int(segment[:13]))
+        if not listed and (segment[-1] == "s" or age_ms > REMOVE_AFTER_MS):
             self._directory.remove_folder(self.folder)
+        latest_ms = inf if is_due_when_pushed(segment) else now_ms
         matches = filter(None, map(names.PENDING.fullmatch, listed))
         self.tasks = [
             (due_ms, match[0], *names.parse_claimed(match))
             for match in matches
-            if (due_ms := int(match["due_ms"])) <= now_ms
+            if (due_ms := int(match["due_ms"])) <= latest_ms
         ]
         self.tasks.sort(reverse=True)

@@ -12,8 +12,8 @@ from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.adapters.local.filesystem.directory import QueueDirectory
-from holdfast.core.clock import Clock
+from holdfast.lease.clock import Clock
+from holdfast.queues.files.directory import QueueDirectory
 
 PROBE = "workers/.clock"
 # A local disk stamps files from this host's clock, only coarser. Clocks that differ by less

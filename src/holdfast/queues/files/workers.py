@@ -10,12 +10,12 @@ from datetime import datetime
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
-from holdfast.adapters.local.filesystem import names
-from holdfast.adapters.local.filesystem.directory import QueueDirectory
-from holdfast.adapters.local.filesystem.server_clock import SAME_OFFSET_SECONDS, ServerClock
-from holdfast.core.clock import to_utc
-from holdfast.core.queue.manager import QueueWorker
-from holdfast.core.version import read_version
+from holdfast.lease.clock import to_utc
+from holdfast.queue.manager import QueueWorker
+from holdfast.queues.files import names
+from holdfast.queues.files.directory import QueueDirectory
+from holdfast.queues.files.server_clock import SAME_OFFSET_SECONDS, ServerClock
+from holdfast.version import read_version
 
 SEEN_INTERVAL_SECONDS = 10.0
 

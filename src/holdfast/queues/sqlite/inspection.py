@@ -3,23 +3,14 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from holdfast.adapters.local.sqlite.database import Database
-from holdfast.adapters.local.sqlite.queue.schema import (
-    COMPLETED,
-    FAILED,
-    LEASED,
-    PENDING,
-    QUEUES,
-)
-from holdfast.adapters.local.sqlite.queue.timeline import read_timeline_ms
-from holdfast.adapters.local.sqlite.read_only import Reader, open_read_only
-from holdfast.core.clock import Clock, to_utc
-from holdfast.core.errors import QueueUnavailable, StoreUnavailable
-from holdfast.core.queue.manager import (
+from holdfast.errors import QueueUnavailable, StoreUnavailable
+from holdfast.lease.clock import Clock, to_utc
+from holdfast.queue.manager import (
     Holder,
     MessageInfo,
     MessagePage,
@@ -28,7 +19,18 @@ from holdfast.core.queue.manager import (
     QueueStats,
     QueueWorker,
 )
-from holdfast.core.rows import Row
+from holdfast.queues.sqlite.schema import (
+    COMPLETED,
+    FAILED,
+    LEASED,
+    PENDING,
+    QUEUES,
+)
+from holdfast.queues.sqlite.timeline import read_timeline_ms
+from holdfast.store.rows import Row
+from holdfast.store.sqlite.database import Database
+from holdfast.store.sqlite.read_only import Reader, open_read_only
+from holdfast.store.sqlite.rows import cast_columns
 
 STATES = (
     MessageState.PENDING,
@@ -52,34 +54,49 @@ SELECT
 """
 _HAS_RESULTS = "SELECT 1 FROM sqlite_master WHERE name = 'results'"
 _RESULT = """
-SELECT value FROM results JOIN messages USING (message_no)
+SELECT CAST(value AS BLOB) AS value FROM results JOIN messages USING (message_no)
 WHERE results.queue_no = ? AND results.id = ? AND state = 2 AND claims = fence
 ORDER BY message_no DESC LIMIT 1
 """
-MESSAGE = """
-SELECT messages.*, worker_id, host, pid, seen_ms
-FROM messages LEFT JOIN workers USING (worker_no)
-"""
-
+# Another program may have stored a value of any type in any column, and one such row must not
+# keep the others from being listed. So each column is read as the type that it should have.
+_INTEGERS = cast_columns(
+    "INTEGER", "at_ms", "claims", "refunds", "claimed_ms", "pid", "seen_ms"
+)
+_TEXTS = cast_columns("TEXT", "id", "reason", "worker_id", "host")
+_FROM_MESSAGES = "FROM messages LEFT JOIN workers USING (worker_no)"
 # A body of 1 MiB is in pages of its own, which are not read here.
-_WITHOUT_BODY = """
-SELECT message_no, state, at_ms, claims, refunds, worker_no, claimed_ms, id, reason,
-    '' AS body, worker_id, host, pid, seen_ms
-FROM messages LEFT JOIN workers USING (worker_no)
-"""
+_WITHOUT_BODY = f"SELECT message_no, state, worker_no, {_INTEGERS}, {_TEXTS}"
+MESSAGE = f"{_WITHOUT_BODY}, CAST(body AS BLOB) AS body {_FROM_MESSAGES}"
 _POSITION = re.compile(r"([0-9]{1,15})-([0-9]{1,15})")
 _KEY = re.compile(r"[0-9]{1,18}")
 _HAS_TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
 _MAX_WORKERS = 1000
 _SEEN_LATELY_MS = 3_600_000
-_WORKERS = """
-SELECT worker_id, host, pid, seen_ms, version, started_ms
+_WORKERS = f"""
+SELECT {cast_columns("TEXT", "worker_id", "host", "version")},
+    {cast_columns("INTEGER", "pid", "seen_ms", "started_ms")}
 FROM workers JOIN worker_notes USING (worker_no)
 WHERE queue_no = ?1 AND (seen_ms >= ?2 OR worker_no IN (
     SELECT worker_no FROM messages WHERE queue_no = ?1 AND state = 1))
 ORDER BY seen_ms DESC LIMIT ?3
 """
-_BEATS = "SELECT * FROM beats WHERE message_no IN (SELECT value FROM json_each(?))"
+_BEATS = f"""
+SELECT message_no, fence, {cast_columns("INTEGER", "beat_ms")},
+    {cast_columns("REAL", "progress")}
+FROM beats WHERE message_no IN (SELECT value FROM json_each(?))
+"""
+_ATTEMPTS = f"""
+SELECT {cast_columns("INTEGER", "attempt", "at_ms")},
+    {cast_columns("TEXT", "outcome", "worker_id", "reason", "detail")}
+FROM attempts LEFT JOIN workers USING (worker_no) WHERE message_no = ? ORDER BY entry_no
+"""
+_CHECKPOINTS = """
+SELECT CAST(value AS BLOB) AS value FROM checkpoints
+WHERE message_no = ? AND fence <= ? ORDER BY fence DESC
+"""
+# Pages begin after these positions. A time outside cannot be continued from.
+_FIRST, _LAST = (0, 0), (10**15, 0)
 _COMPLETED = f"""
 WITH RECURSIVE minutes(since_ms) AS (
     SELECT ?2 UNION ALL SELECT since_ms + 60000 FROM minutes WHERE since_ms + 60000 < ?3
@@ -91,7 +108,9 @@ SELECT (SELECT count(*) {_IN_STATE} = 2 AND at_ms > since_ms AND at_ms <= since_
 
 def list_queues(database: Reader) -> dict[str, int]:
     """Return the number of each queue in the file by its name, in the order of the names."""
-    rows = database.query("SELECT name, queue_no FROM queues ORDER BY name")
+    rows = database.query(
+        f"SELECT {cast_columns('TEXT', 'name')}, queue_no FROM queues ORDER BY name"
+    )
     return {row["name"]: row["queue_no"] for row in rows}
 
 
@@ -130,11 +149,14 @@ def count_stats(database: Reader, queue_no: int, now_ms: int) -> QueueStats:
 
 
 def read_result(database: Reader, queue_no: int, message_id: str) -> Any:
-    """Return the newest result of a completed message of an id, or None."""
+    """Return the newest result of a completed message of an id, or None.
+
+    A result that another program damaged counts as none.
+    """
     if not is_text(message_id) or not database.query(_HAS_RESULTS):
         return None
     rows = database.query(_RESULT, (queue_no, message_id))
-    return json.loads(rows[0]["value"]) if rows else None
+    return next(_parse_values(rows), None)
 
 
 def list_messages(
@@ -163,15 +185,19 @@ def browse(
 ) -> MessagePage:
     """Return a page of messages without bodies, in the order of the index of states.
 
-    Messages that are finished come with the newest first.
+    Messages that are finished come with the newest first. A message whose time is not one is
+    left out, and only found by `list_messages`, `find` and `search`.
     """
-    sign, order = (">", "ASC") if STATES.index(state) < COMPLETED else ("<", "DESC")
-    position = _parse_position(after)
-    values = [queue_no, STATES.index(state), *(position or ()), limit + 1]
+    if STATES.index(state) < COMPLETED:
+        start, condition, order = _FIRST, f"> (?, ?) AND messages.at_ms < {_LAST[0]}", "ASC"
+    else:
+        start, condition, order = _LAST, f"< (?, ?) AND messages.at_ms >= {_FIRST[0]}", "DESC"
+    position = _parse_position(after) or start
+    values = [queue_no, STATES.index(state), *position, limit + 1]
     statement = (
-        f"{_WITHOUT_BODY} WHERE queue_no = ? AND state = ? "
-        f"{f'AND (at_ms, message_no) {sign} (?, ?)' if position else ''} "
-        f"ORDER BY at_ms {order}, message_no {order} LIMIT ?"
+        f"{_WITHOUT_BODY}, NULL AS body {_FROM_MESSAGES} "
+        f"WHERE queue_no = ? AND state = ? AND (messages.at_ms, message_no) {condition} "
+        f"ORDER BY messages.at_ms {order}, message_no {order} LIMIT ?"
     )
     rows = database.query(statement, values)
     page = rows[:limit]
@@ -199,7 +225,10 @@ def _read_lease_lengths(database: Database) -> dict[int, int]:
     """Return the length of the leases of each worker, in milliseconds."""
     if not database.query(_HAS_TABLE, ("worker_notes",)):
         return {}
-    statement = "SELECT worker_no, lease_ms FROM worker_notes ORDER BY worker_no DESC LIMIT ?"
+    statement = (
+        f"SELECT worker_no, {cast_columns('INTEGER', 'lease_ms')} FROM worker_notes "
+        "ORDER BY worker_no DESC LIMIT ?"
+    )
     rows = database.query(statement, (_MAX_WORKERS,))
     return {row["worker_no"]: row["lease_ms"] for row in rows}
 
@@ -240,7 +269,8 @@ def count_completed(database: Database, queue_no: int, now_ms: int, minutes: int
 def find(database: Database, queue_no: int, message_id: str) -> list[MessageInfo]:
     """Find all pushes of an id, with history and checkpoint."""
     statement = (
-        f"{MESSAGE} WHERE queue_no = ? AND state < 4 AND (id = ? OR message_no = ?) "
+        f"{MESSAGE} WHERE queue_no = ? AND state IN (0, 1, 2, 3) "
+        "AND (CAST(messages.id AS TEXT) = ? OR message_no = ?) "
         "ORDER BY message_no"
     )
     if not is_text(message_id):
@@ -255,7 +285,7 @@ def find_push(database: Database, queue_no: int, key: str) -> MessageInfo | None
     """Find one push by its number, without reading other messages."""
     if not _KEY.fullmatch(key):
         return None
-    statement = f"{MESSAGE} WHERE message_no = ? AND queue_no = ? AND state < 4"
+    statement = f"{MESSAGE} WHERE message_no = ? AND queue_no = ? AND state IN (0, 1, 2, 3)"
     rows = database.query(statement, (int(key), queue_no))
     beats = _read_beats(database, rows)
     return make_info(database, rows[0], deep=True, beats=beats) if rows else None
@@ -268,7 +298,7 @@ def list_dead_letters(database: Database, queue_no: int, message_id: str | None)
     if message_id is not None:
         if not is_text(message_id):
             return []
-        statement += " AND id = ?"
+        statement += " AND CAST(id AS TEXT) = ?"
         values += (message_id,)
     return [
         row["message_no"] for row in database.query(statement + " ORDER BY message_no", values)
@@ -280,7 +310,8 @@ def list_live(database: Database, queue_no: int, message_id: str) -> list[int]:
     if not is_text(message_id):
         return []
     statement = (
-        "SELECT message_no FROM messages WHERE queue_no = ? AND state IN (?, ?) AND id = ?"
+        "SELECT message_no FROM messages WHERE queue_no = ? AND state IN (?, ?) "
+        "AND CAST(id AS TEXT) = ?"
     )
     rows = database.query(statement, (queue_no, PENDING, LEASED, message_id))
     return [row["message_no"] for row in rows]
@@ -300,17 +331,14 @@ def list_completed_before(
 
 def read_worker_id(database: Database, worker_no: int) -> str:
     """Return a worker's id in texts."""
-    rows = database.query("SELECT worker_id FROM workers WHERE worker_no = ?", (worker_no,))
+    statement = f"SELECT {cast_columns('TEXT', 'worker_id')} FROM workers WHERE worker_no = ?"
+    rows = database.query(statement, (worker_no,))
     return rows[0]["worker_id"] if rows else str(worker_no)
 
 
 def read_attempts(database: Database, message_no: int) -> Sequence[PastAttempt]:
     """Return how the earlier attempts of a message ended, oldest first."""
-    rows = database.query(
-        "SELECT attempts.*, worker_id FROM attempts LEFT JOIN workers USING (worker_no) "
-        "WHERE message_no = ? ORDER BY entry_no",
-        (message_no,),
-    )
+    rows = database.query(_ATTEMPTS, (message_no,))
     return [
         PastAttempt(
             attempt=row["attempt"],
@@ -325,13 +353,18 @@ def read_attempts(database: Database, message_no: int) -> Sequence[PastAttempt]:
 
 
 def read_checkpoint(database: Database, message_no: int, fence: int) -> Any:
-    """Return the newest checkpoint that was saved before that claim, or None."""
-    rows = database.query(
-        "SELECT value FROM checkpoints WHERE message_no = ? AND fence < ? "
-        "ORDER BY fence DESC LIMIT 1",
-        (message_no, fence),
-    )
-    return json.loads(rows[0]["value"]) if rows else None
+    """Return the newest checkpoint that was saved up to that claim, or None.
+
+    One that another program damaged gives way to an older one.
+    """
+    return next(_parse_values(database.query(_CHECKPOINTS, (message_no, fence))), None)
+
+
+def _parse_values(rows: Sequence[Row]) -> Iterator[Any]:
+    """Yield the values that are JSON."""
+    for row in rows:
+        with suppress(ValueError, RecursionError):
+            yield json.loads(row["value"])
 
 
 def make_info(
@@ -355,7 +388,7 @@ def make_info(
         holder=_make_holder(row, lease_ms, beats) if state == LEASED else None,
         reason=row["reason"] if state == FAILED else None,
         past=read_attempts(database, number) if deep else (),
-        checkpoint=read_checkpoint(database, number, row["claims"] + 1) if deep else None,
+        checkpoint=read_checkpoint(database, number, row["claims"]) if deep else None,
         body=_parse_body(row["body"]),
     )
 
@@ -366,7 +399,7 @@ def _make_holder(
     beat = beats.get((row["message_no"], row["claims"]))
     return Holder(
         worker_id=row["worker_id"] or "",
-        timestamp=to_utc(row["claimed_ms"] / 1000),
+        timestamp=to_utc((row["claimed_ms"] or 0) / 1000),
         attempt=row["claims"] - row["refunds"],
         expires_at=to_utc(row["at_ms"] / 1000),
         host=row["host"] or "",
@@ -378,7 +411,7 @@ def _make_holder(
     )
 
 
-def _parse_body(body: bytes) -> dict[str, Any] | None:
+def _parse_body(body: bytes | None) -> dict[str, Any] | None:
     if not body:  # it was not read, and an exception for each row would take half of the time
         return None
     try:

@@ -1,20 +1,22 @@
 """What operators do to messages, in transactions that keep no worker waiting.
 
 cancel   PENDING, LEASED ─▶ FAILED    claims + 1, refunds + 1
-redrive  FAILED ─▶ PENDING            refunds = claims
+redrive  FAILED ─▶ PENDING            refunds = claims, due when no holder trusts its lease
 drop     FAILED ─▶ gone
 purge    COMPLETED ─▶ gone
 """
 
+import shlex
 from collections.abc import Iterator, Sequence
 from sqlite3 import Connection
 
-from holdfast.adapters.local.sqlite.database import Database
-from holdfast.adapters.local.sqlite.queue import inspection
-from holdfast.adapters.local.sqlite.queue.schema import COMPLETED, FAILED, create_results
-from holdfast.adapters.local.sqlite.queue.timeline import Timeline
-from holdfast.core.queue.info import CANCELLED
-from holdfast.core.queue.manager import Progress
+from holdfast.errors import QueueUnavailable
+from holdfast.queue.info import CANCELLED
+from holdfast.queue.manager import Progress
+from holdfast.queues.sqlite import inspection
+from holdfast.queues.sqlite.schema import COMPLETED, FAILED, create_results
+from holdfast.queues.sqlite.timeline import Timeline
+from holdfast.store.sqlite.database import Database
 
 _MAX_ROWS = 500  # in one transaction
 
@@ -27,15 +29,22 @@ _LIVE = """
 SELECT claims - refunds, CASE state WHEN 1 THEN worker_no END FROM messages
 WHERE message_no = ? AND state IN (0, 1)
 """
+# The holder of a cancelled message trusts its lease until its end or its next renewal. The end
+# is kept in `claimed_ms`, which is before `at_ms` for all other dead letters.
 _CANCEL = """
 UPDATE messages
-SET state = 3, at_ms = ?, claims = claims + 1, refunds = refunds + 1, reason = ?
+SET state = 3, at_ms = ?, claims = claims + 1, refunds = refunds + 1, reason = ?,
+    claimed_ms = CASE state WHEN 1 THEN at_ms END
 WHERE message_no = ?
 """
-# A message whose id was pushed again with dedupe stays a dead letter.
+# A message whose id was pushed again with dedupe stays a dead letter. A cancelled one waits for
+# what is left of its holder's lease. That is never more than was left when it was cancelled,
+# also if the machine's timeline began anew since then.
 _REDRIVE = """
-UPDATE OR IGNORE messages SET state = 0, at_ms = ?, refunds = claims, reason = NULL
-WHERE message_no = ? AND state = 3
+UPDATE OR IGNORE messages
+SET state = 0, refunds = claims, reason = NULL,
+    at_ms = ?1 + max(0, min(ifnull(claimed_ms, 0) - at_ms, ifnull(claimed_ms, 0) - ?1))
+WHERE message_no = ?2 AND state = 3
 """
 # A number must not be given twice, because a stale lease could then hold another message. The
 # next one is the highest plus one, so the row with the highest stays, and is empty.
@@ -120,13 +129,26 @@ class Maintenance:
         return self._delete(numbers, FAILED)
 
     def purge(self, older_than_seconds: float) -> int:
-        """Delete messages that were completed longer ago than that. Returns how many."""
+        """Delete messages that were completed longer ago than that. Returns how many.
+
+        Raises QueueUnavailable if the file lists messages that it does not have.
+        """
         cutoff_ms = self._timeline.read_ms() - int(older_than_seconds * 1000)
         purged = 0
+        kept: list[int] = []
         while numbers := inspection.list_completed_before(
             self._database, self._queue_no, cutoff_ms, _MAX_ROWS
         ):
-            purged += self._delete(numbers, COMPLETED)
+            if numbers == kept:
+                raise QueueUnavailable(
+                    f"the queue {str(self._database.path)!r} is unavailable: its index is "
+                    f"damaged, after {purged:,} messages were purged; stop the workers and run "
+                    f"sqlite3 {shlex.quote(str(self._database.path))} REINDEX"
+                )
+            deleted = self._delete(numbers, COMPLETED)
+            purged += deleted
+            # Another process may have deleted them first, but then they are not listed again.
+            kept = [] if deleted else numbers
         return purged
 
     def _slice_dead_letters(self, message_id: str | None) -> Iterator[list[int]]:

@@ -24,22 +24,8 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, TypeVar
 
-from holdfast.adapters.local.sqlite.connection import Durability
-from holdfast.adapters.local.sqlite.database import Database
-from holdfast.adapters.local.sqlite.queue import inspection, search
-from holdfast.adapters.local.sqlite.queue.maintenance import Maintenance, add_attempt
-from holdfast.adapters.local.sqlite.queue.schema import (
-    QUEUES,
-    add_headers,
-    create_results,
-    create_worker_notes,
-)
-from holdfast.adapters.local.sqlite.queue.timeline import Timeline
-from holdfast.adapters.modes import Access
-from holdfast.core import events as ev
-from holdfast.core.backoff import Backoff
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import (
+from holdfast import events as ev
+from holdfast.errors import (
     LeaseLost,
     MalformedMessage,
     MessageTooLarge,
@@ -47,10 +33,12 @@ from holdfast.core.errors import (
     QueueNotFound,
     QueueUnavailable,
 )
-from holdfast.core.events import Events
-from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal
-from holdfast.core.process import after_fork
-from holdfast.core.queue.manager import (
+from holdfast.events import Events
+from holdfast.lease import after_fork
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.lease import RENEWED, Lease, Refused, Renewal
+from holdfast.queue.manager import (
     ANY_FIELDS,
     MessageInfo,
     MessagePage,
@@ -61,7 +49,7 @@ from holdfast.core.queue.manager import (
     QueueWorker,
     ignore_progress,
 )
-from holdfast.core.queue.message import (
+from holdfast.queue.message import (
     MAX_BYTES,
     AnyMessage,
     M,
@@ -71,7 +59,19 @@ from holdfast.core.queue.message import (
     pack_headers,
     unpack_headers,
 )
-from holdfast.core.version import read_version
+from holdfast.queues.sqlite import inspection, search
+from holdfast.queues.sqlite.maintenance import Maintenance, add_attempt
+from holdfast.queues.sqlite.schema import (
+    QUEUES,
+    add_headers,
+    create_results,
+    create_worker_notes,
+)
+from holdfast.queues.sqlite.timeline import Timeline
+from holdfast.store.file_modes import Access
+from holdfast.store.sqlite.connection import Durability
+from holdfast.store.sqlite.database import Database
+from holdfast.version import read_version
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ _TAKE_OVER_INTERVAL_MS = 250  # while there are always messages that are due
 _SLOT_WAIT_SECONDS = 0.002  # about as long as a commit that waits for the disk
 _TAKEN_AWAY = "another worker took the message over, or an operator cancelled it"
 
-_PUSH = """
+PUSH = """
 INSERT INTO messages (queue_no, state, at_ms, dedupe, claims, refunds, id, body)
 VALUES (?, 0, ?, ?, 0, 0, ?, ?) ON CONFLICT DO NOTHING
 """
@@ -92,20 +92,24 @@ _PUSH_WITH_HEADERS = """
 INSERT INTO messages (queue_no, state, at_ms, dedupe, claims, refunds, id, body, headers)
 VALUES (?, 0, ?, ?, 0, 0, ?, ?, ?) ON CONFLICT DO NOTHING
 """
+# The types are requested, because another program may have stored values of other types.
 _CLAIM = """
 UPDATE messages
-SET state = 1, claims = claims + 1, at_ms = ?1, claimed_ms = ?2, worker_no = ?3
+SET state = 1, claims = CAST(claims AS INTEGER) + 1, at_ms = ?1, claimed_ms = ?2, worker_no = ?3
 WHERE message_no {chosen} (
     SELECT message_no FROM messages
     WHERE queue_no = ?4 AND state = 0 AND at_ms <= ?2 ORDER BY at_ms, message_no LIMIT ?5)
-RETURNING message_no, claims, refunds, NULL, id, CAST(body AS BLOB), {headers}
+RETURNING message_no, claims, CAST(refunds AS INTEGER), NULL, CAST(id AS TEXT),
+    CAST(body AS BLOB), {headers}
 """
 _EXPIRED = """
-SELECT message_no, claims + 1, refunds, worker_no, id, CAST(body AS BLOB), {headers}
+SELECT message_no, CAST(claims AS INTEGER) + 1, CAST(refunds AS INTEGER), worker_no,
+    CAST(id AS TEXT), CAST(body AS BLOB), {headers}
 FROM messages WHERE queue_no = ? AND state = 1 AND at_ms <= ? ORDER BY at_ms LIMIT ?
 """
 _TAKE_OVER = """
-UPDATE messages SET claims = claims + 1, at_ms = ?, claimed_ms = ?, worker_no = ?
+UPDATE messages
+SET claims = CAST(claims AS INTEGER) + 1, at_ms = ?, claimed_ms = ?, worker_no = ?
 WHERE message_no = ?
 """
 _IS_AVAILABLE = """
@@ -175,7 +179,7 @@ class SQLiteQueue(QueueManager[M]):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Database,
         model: type[M] = AnyMessage,  # type: ignore[assignment]  # the default of M
         *,
         queue: str = "default",
@@ -206,9 +210,12 @@ class SQLiteQueue(QueueManager[M]):
         self._lease_ms = ceil(lease_seconds * 1000)
         self.model = model
         self._codec: MessageCodec[M] = MessageCodec(model)
-        if not create:
-            _require_file(Path(path))
-        self._database = Database(Path(path), QUEUES, durability, busy_seconds, access)
+        if isinstance(path, Database):
+            self._database: Database = path
+        else:
+            if not create:
+                _require_file(Path(path))
+            self._database = Database(Path(path), QUEUES, durability, busy_seconds, access)
         with ExitStack() as after_error:
             after_error.callback(self._database.close)
             self._timeline = Timeline(self._database, machine_clock or clock)
@@ -234,7 +241,7 @@ class SQLiteQueue(QueueManager[M]):
             return self.push_many([message], delay_seconds=delay_seconds)[0]
         body = self._codec.encode(message).decode()
         due_ms = self._get_due_ms(delay_seconds)
-        self._database.execute(_PUSH, (self._queue_no, due_ms, self.dedupe, message.id, body))
+        self._database.execute(PUSH, (self._queue_no, due_ms, self.dedupe, message.id, body))
         return message.id
 
     def push_many(self, messages: Iterable[M], *, delay_seconds: float = 0.0) -> list[str]:
@@ -258,7 +265,7 @@ class SQLiteQueue(QueueManager[M]):
         def push(connection: Connection) -> None:
             if self.tracing is not None:
                 add_headers(connection)
-            statement = _PUSH if self.tracing is None else _PUSH_WITH_HEADERS
+            statement = PUSH if self.tracing is None else _PUSH_WITH_HEADERS
             connection.executemany(statement, batch)
 
         self._database.write(push)
@@ -300,7 +307,8 @@ class SQLiteQueue(QueueManager[M]):
         """Claim messages that are due, and those whose lease ended.
 
         Leases that ended are looked for when nothing else is due, and otherwise from time to
-        time, because messages may always be due.
+        time, because messages may always be due. While a look returns as many as were asked
+        for, the next poll looks again, so a dead worker's messages come before the backlog.
         """
         now_ms = self._timeline.read_ms()
         # An idle worker only reads, so that it does not keep others from writing, except
@@ -339,7 +347,7 @@ class SQLiteQueue(QueueManager[M]):
         return bool(self._database.query(_IS_AVAILABLE, (self._queue_no, now_ms)))
 
     def _claim_due(self, limit: int, now_ms: int) -> list[ClaimedRow]:
-        ends_ms = now_ms + self._lease_ms + 1
+        ends_ms = self._timeline.read_ms_after(self.lease_seconds)
         values = (ends_ms, now_ms, self._worker_no, self._queue_no, limit)
         if limit == 1:
             return self._database.execute(self._claims.one, values)[1]
@@ -347,13 +355,16 @@ class SQLiteQueue(QueueManager[M]):
 
     def _take_over(self, limit: int, now_ms: int) -> list[ClaimedRow]:
         self._take_over_at_ms = now_ms + _TAKE_OVER_INTERVAL_MS
-        return self._database.write(lambda connection: self._take_over_rows(connection, limit))
+        rows = self._database.write(lambda connection: self._take_over_rows(connection, limit))
+        if len(rows) == limit:  # more may have ended, and they must not wait for the backlog
+            self._take_over_at_ms = now_ms
+        return rows
 
     def _take_over_rows(self, connection: Connection, limit: int) -> list[ClaimedRow]:
         now_ms = self._timeline.read_ms()
         values = self._queue_no, now_ms, limit
         rows = connection.execute(self._claims.expired, values).fetchall()
-        ends_ms = now_ms + self._lease_ms + 1
+        ends_ms = self._timeline.read_ms_after(self.lease_seconds)
         for message_no, claims, refunds, worker_no, *_ in rows:
             connection.execute(_TAKE_OVER, (ends_ms, now_ms, self._worker_no, message_no))
             reason = "its lease ran out: the worker died or froze"
@@ -406,6 +417,10 @@ class SQLiteQueue(QueueManager[M]):
         if attempt > self.max_attempts:
             self._dead_letter_exhausted(lease)
             return None
+        if attempt < 1:  # it would have more attempts than allowed
+            reason = f"malformed: {claims} claims, {refunds} of them not charged"
+            self._dead_letter_by_poll(lease, reason, "malformed")
+            return None
         try:
             message = self._codec.decode(body)
         except NewerSchema as error:
@@ -441,7 +456,7 @@ class SQLiteQueue(QueueManager[M]):
     # -- renewing and settling
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
-        ends_ms = self._timeline.read_ms() + ceil(seconds * 1000) + 1
+        ends_ms = self._timeline.read_ms_after(seconds)
         beats = [self._make_beat(lease) for lease in leases if lease.has_beaten]
 
         def renew(connection: Connection) -> list[bool]:
@@ -593,7 +608,7 @@ class SQLiteQueue(QueueManager[M]):
 
     def load_checkpoint(self, message: M) -> Any:
         lease = get_lease(message)
-        return inspection.read_checkpoint(self._database, lease.handle, lease.fence)
+        return inspection.read_checkpoint(self._database, lease.handle, lease.fence - 1)
 
     # -- results
 

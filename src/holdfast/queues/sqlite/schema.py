@@ -2,8 +2,8 @@
 
 from sqlite3 import Connection
 
-from holdfast.adapters.local.sqlite.connection import Schema
-from holdfast.core.errors import QueueUnavailable
+from holdfast.errors import QueueUnavailable
+from holdfast.store.sqlite.connection import Schema
 
 PENDING, LEASED, COMPLETED, FAILED = range(4)  # 4: an empty row that keeps its number
 
@@ -50,7 +50,8 @@ CREATE TABLE IF NOT EXISTS beats (
 """
 
 # `at_ms` is when the message is due, when its lease ends, or when it was completed or
-# dead-lettered. `claims` never falls, so it is the fence. Only messages that were pushed with
+# dead-lettered. In a dead letter that was cancelled while it was leased, `claimed_ms` is when
+# that lease ends. `claims` never falls, so it is the fence. Only messages that were pushed with
 # dedupe are in `ids`. Small pages are faster, because each changed page is written to the log.
 QUEUES = Schema(
     name="queue",

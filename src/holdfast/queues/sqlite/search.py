@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
-from holdfast.adapters.local.sqlite.database import Database
-from holdfast.adapters.local.sqlite.queue import inspection
-from holdfast.adapters.local.sqlite.rows import read_rows
-from holdfast.core.queue.manager import MessageInfo, MessageState, Progress
-from holdfast.core.queue.search import contains_text, has_fields, list_paths
-from holdfast.core.rows import Row
+from holdfast.queue.manager import MessageInfo, MessageState, Progress
+from holdfast.queue.search import contains_text, has_fields, list_paths
+from holdfast.queues.sqlite import inspection
+from holdfast.store.rows import Row
+from holdfast.store.sqlite.database import Database
+from holdfast.store.sqlite.rows import decode_text, read_rows
 
 # Messages that one transaction looks at. A longer one would keep the log from being
 # truncated while it lasts.
@@ -24,9 +24,10 @@ _PAGE = 1000
 # A body as text, because SQLite may take a blob for its own binary form of JSON.
 _BODY = "CAST(body AS TEXT)"
 _ERROR = """
-(has_error(reason) OR EXISTS (
+(has_error(CAST(reason AS BLOB)) OR EXISTS (
     SELECT 1 FROM attempts
-    WHERE attempts.message_no = messages.message_no AND has_error(attempts.reason)))
+    WHERE attempts.message_no = messages.message_no
+    AND has_error(CAST(attempts.reason AS BLOB))))
 """
 _NUMBER_TOLERANCE = 1e-9  # SQLite promises 15 significant digits
 _MAX_DOTS = 20  # SQLite joins at most 64 tables
@@ -57,7 +58,7 @@ def search(
     # The + keeps SQLite from using the index of states, in which a page is not together.
     scope = Condition("+queue_no = ?", (queue_no,))
     if state is None:
-        scope &= Condition("+state < 4")
+        scope &= Condition("+state IN (0, 1, 2, 3)")
     else:
         scope &= Condition("+state = ?", (inspection.STATES.index(state),))
     wanted = scope
@@ -94,7 +95,10 @@ def _read_page(
     with database.begin_read() as connection:
         if error is not None:  # SQLite itself knows upper and lower case only in ASCII
             connection.create_function(
-                "has_error", 1, lambda reason: contains_text(reason, error), deterministic=True
+                "has_error",
+                1,
+                lambda reason: reason is not None and contains_text(decode_text(reason), error),
+                deterministic=True,
             )
         statement = f"SELECT count(*) FROM messages WHERE {scope.sql}"
         [count] = connection.execute(statement, scope.values).fetchone()

@@ -6,15 +6,17 @@ same offset. Due times and deadlines are on this timeline. Where a start of the 
 id (macOS), each process takes the wall clock when it opens the file.
 """
 
+from math import ceil
 from pathlib import Path
 from sqlite3 import Connection
 
-from holdfast.adapters.local.sqlite.database import Database
-from holdfast.core.clock import Clock
+from holdfast.lease.clock import Clock
+from holdfast.store.sqlite.database import Database
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _OFFSETS = Path("/proc/self/timens_offsets")
 # No holder survived the restart. If the clock went back, their leases would last for hours.
+_LAST_SEEN = "SELECT ifnull(max(CAST(seen_ms AS INTEGER)), 0) FROM workers"
 _END_LEASES = """
 UPDATE messages SET at_ms = ?1
 WHERE queue_no IN (SELECT queue_no FROM queues) AND state = 1 AND at_ms > ?1
@@ -39,16 +41,25 @@ class Timeline:
         """Return the current time on the timeline."""
         return int(self._monotonic() * 1000) + self._offset_ms
 
+    def read_ms_after(self, seconds: float) -> int:
+        """Return the time after so many seconds, rounded up, because a lease counts on it."""
+        return ceil((self._monotonic() + seconds) * 1000) + self._offset_ms
+
+    def read_seconds_at(self, at_ms: int) -> float:
+        """Return the monotonic time of the clock at a time on the timeline."""
+        return (at_ms - self._offset_ms) / 1000
+
     def _agree(self, connection: Connection) -> int:
         if (agreed_ms := _find_offset(connection)) is not None:
             return agreed_ms
         now_ms = int(self._clock.time() * 1000)
         # A machine whose clock went back while it was off continues where the timeline ended.
-        last_ms = connection.execute("SELECT max(seen_ms) FROM workers").fetchone()[0] or 0
+        last_ms: int = connection.execute(_LAST_SEEN).fetchone()[0]
         offset_ms = max(now_ms, last_ms) - int(self._clock.monotonic() * 1000)
         if boot_id := _read_boot_id():
             connection.execute(
-                "INSERT INTO boots VALUES (?, ?)", (boot_id, offset_ms + _read_namespace_ms())
+                "INSERT OR REPLACE INTO boots VALUES (?, ?)",
+                (boot_id, offset_ms + _read_namespace_ms()),
             )
             connection.execute(_END_LEASES, (max(now_ms, last_ms),))
         return offset_ms
@@ -57,7 +68,8 @@ class Timeline:
 def _find_offset(connection: Connection) -> int | None:
     """Return the offset of this start of the machine, or None if it has none yet."""
     row = connection.execute(
-        "SELECT offset_ms FROM boots WHERE boot_id = ?", (_read_boot_id(),)
+        "SELECT offset_ms FROM boots WHERE boot_id = ? AND typeof(offset_ms) = 'integer'",
+        (_read_boot_id(),),
     ).fetchone()
     return None if row is None else int(row[0]) - _read_namespace_ms()
 

@@ -13,35 +13,36 @@ Several queues may share one queue for their dead letters; each lists and moves 
 
 from __future__ import annotations  # keeps annotations as text, which loads no types
 
-import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, get_cause_code
-from holdfast.adapters.aws.sqs.address import QueueAddress, parse_address
-from holdfast.adapters.aws.sqs.queue_client import (
+from holdfast.aws.errors import DENIED, NO_QUEUE, get_cause_code
+from holdfast.errors import ConfigError, QueueUnavailable
+from holdfast.lease.clock import Clock, to_utc
+from holdfast.queue.manager import MessageState, Progress, ignore_progress
+from holdfast.queues.sqs.address import QueueAddress, parse_address
+from holdfast.queues.sqs.queue_client import (
     MAX_BATCH_ENTRIES,
     OLDER_MAX_MESSAGE_BYTES,
     QueueClient,
     Receipt,
     split_batches,
 )
-from holdfast.adapters.aws.sqs.sending import (
+from holdfast.queues.sqs.sending import (
     ATTEMPTS,
     DETAIL,
     REASON,
     SOURCE,
+    get_message_id,
     make_dead_letter_notes,
+    parse_body,
     send_copy,
 )
-from holdfast.core.clock import Clock, to_utc
-from holdfast.core.errors import ConfigError, QueueUnavailable
-from holdfast.core.queue.manager import MessageState, Progress, ignore_progress
 
 if TYPE_CHECKING:
-    from holdfast.core.queue.info import MessageInfo
+    from holdfast.queue.info import MessageInfo
 
 _INSPECT_SECONDS = 30  # listed dead letters are visible again after this time at the latest
 _MOVE_TIMEOUT_SECONDS = 600.0
@@ -151,7 +152,7 @@ class SQSDeadLetters:
             matches = [
                 letter
                 for letter in letters
-                if message_ids is None or _get_message_id(letter) in message_ids
+                if message_ids is None or get_message_id(letter) in message_ids
             ]
             for letter in matches:
                 before(letter)
@@ -195,12 +196,15 @@ class SQSDeadLetters:
         give_up_at = self._clock.monotonic() + _MOVE_TIMEOUT_SECONDS
         reported = 0
         while True:
-            [task] = queue.call_service("list_message_move_tasks", SourceArn=arn)["Results"][:1]
+            tasks = queue.call_service("list_message_move_tasks", SourceArn=arn)["Results"]
+            task = tasks[0] if tasks else {"Status": "RUNNING"}  # not listed yet
             moved = int(task.get("ApproximateNumberOfMessagesMoved", 0))
             on_progress(moved - reported)
             reported = moved
             if task["Status"] == "FAILED":
-                raise QueueUnavailable(f"{queue}: {moved} moved, then: {task['FailureReason']}")
+                raise QueueUnavailable(
+                    f"{queue}: {moved} moved, then: {task.get('FailureReason')}"
+                )
             if task["Status"] not in ("RUNNING", "CANCELLING"):
                 return moved
             if self._clock.monotonic() >= give_up_at:
@@ -244,8 +248,9 @@ _CANNOT_MOVE = frozenset(
 def _receive_all(queue: QueueClient, limit: int | None) -> list[Receipt]:
     """Receive all dead letters, the oldest first.
 
-    This stops after two empty responses in a row, because SQS asks only some of its servers
-    each time.
+    This stops after two responses in a row without a new one, because SQS asks only some of
+    its servers each time. If there are so many that the first are visible again before the
+    last is received, those come again and again.
     """
     received: dict[str, Receipt] = {}
     empty = 0
@@ -257,8 +262,9 @@ def _receive_all(queue: QueueClient, limit: int | None) -> list[Receipt]:
             wait_seconds=0,
             attributes=["All"],
         )
-        empty = 0 if batch else empty + 1
+        known = len(received)
         received |= {raw["MessageId"]: Receipt(raw) for raw in batch}
+        empty = 0 if len(received) > known else empty + 1
     return sorted(received.values(), key=_get_sent_ms)
 
 
@@ -267,7 +273,7 @@ def _get_sent_ms(letter: Receipt) -> int:
 
 
 def _to_message_info(queue: QueueClient, letter: Receipt) -> MessageInfo:
-    from holdfast.core.queue.info import MessageInfo, PastAttempt  # only operators need them
+    from holdfast.queue.info import MessageInfo, PastAttempt  # only operators need them
 
     notes = {name: value.get("StringValue", "") for name, value in letter.attributes.items()}
     has_count = notes.get(ATTEMPTS, "").isdecimal()
@@ -276,7 +282,7 @@ def _to_message_info(queue: QueueClient, letter: Receipt) -> MessageInfo:
     reason = notes.get(REASON) or moved
     at = to_utc(_get_sent_ms(letter) / 1000)
     return MessageInfo(
-        id=_get_message_id(letter),
+        id=get_message_id(letter),
         key=letter.sqs_id,
         state=MessageState.FAILED,
         attempts=attempts,
@@ -284,19 +290,5 @@ def _to_message_info(queue: QueueClient, letter: Receipt) -> MessageInfo:
         where=f"sqs:{queue.address.name}/{letter.sqs_id}",
         reason=reason,
         past=[PastAttempt(attempts, "dead-lettered", at, "", reason, notes.get(DETAIL))],
-        body=_parse_body(letter.body),
+        body=parse_body(letter.body),
     )
-
-
-def _get_message_id(letter: Receipt) -> str:
-    """Return the message's own id, or that of SQS if the body has none."""
-    own_id = (_parse_body(letter.body) or {}).get("id")
-    return own_id if isinstance(own_id, str) else letter.sqs_id
-
-
-def _parse_body(body: str) -> dict[str, Any] | None:
-    try:
-        data = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    return data if isinstance(data, dict) else None

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from holdfast.adapters.aws import clients
-from holdfast.adapters.aws.sqs.address import QueueAddress, parse_address
-from holdfast.adapters.aws.sqs.queue_client import Receipt, split_batches
-from holdfast.core.backoff import Backoff
-from holdfast.core.clock import Clock
-from holdfast.core.errors import ConfigError, HoldfastError
-from holdfast.core.lease.lease import Refused, Renewal, Renewed, Unanswered
+from holdfast.aws import clients
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import Clock
+from holdfast.lease.lease import Refused, Renewal, Renewed, Unanswered
+from holdfast.queues.sqs.address import QueueAddress, parse_address
+from holdfast.queues.sqs.queue_client import Receipt, split_batches
 
 _MAX_TRIES = 3
 _BACKOFF = Backoff(first_seconds=0.1, factor=2.0, max_seconds=1.0)

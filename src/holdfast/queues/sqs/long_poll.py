@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from threading import Event, Lock, Thread
 
-from holdfast.adapters.aws.sqs.queue_client import RawMessage
+from holdfast.queues.sqs.queue_client import RawMessage
 
 _STOP_CHECK_SECONDS = 0.05  # between two checks of `stop`, which cannot wake this thread
 _IDLE_SECONDS = 1.0

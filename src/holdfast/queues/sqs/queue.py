@@ -21,26 +21,8 @@ from math import ceil, inf
 from threading import Event
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from holdfast.adapters.aws.sqs.address import parse_address
-from holdfast.adapters.aws.sqs.dead_letters import SQSDeadLetters
-from holdfast.adapters.aws.sqs.long_poll import LongPoll
-from holdfast.adapters.aws.sqs.queue_client import (
-    MAX_BATCH_ENTRIES,
-    QueueClient,
-    RawMessage,
-    Receipt,
-)
-from holdfast.adapters.aws.sqs.receipts import InFlightReceipts
-from holdfast.adapters.aws.sqs.sending import MessageSender, check_group, read_headers
-from holdfast.adapters.aws.sqs.unhandled import (
-    UnhandledDeliveries,
-    compute_first_receive_age,
-    count_possible_waits,
-)
-from holdfast.core import events as ev
-from holdfast.core.backoff import Backoff
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import (
+from holdfast import events as ev
+from holdfast.errors import (
     ConfigError,
     HoldfastError,
     LeaseLost,
@@ -49,26 +31,49 @@ from holdfast.core.errors import (
     QueueUnavailable,
     Unsupported,
 )
-from holdfast.core.events import Events
-from holdfast.core.lease.lease import Lease, Renewal
-from holdfast.core.process import after_fork
-from holdfast.core.queue.manager import (
+from holdfast.events import Events
+from holdfast.lease import after_fork
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.lease import Lease, Renewal
+from holdfast.queue.manager import (
     MessageState,
     Progress,
     QueueManager,
     ignore_progress,
 )
-from holdfast.core.queue.message import (
+from holdfast.queue.message import (
     AnyMessage,
     M,
     MessageCodec,
     attach_headers,
     attach_lease,
 )
-from holdfast.core.queue.states import SettleResult
+from holdfast.queue.states import SettleResult
+from holdfast.queues.sqs.address import parse_address
+from holdfast.queues.sqs.dead_letters import SQSDeadLetters
+from holdfast.queues.sqs.long_poll import LongPoll
+from holdfast.queues.sqs.queue_client import (
+    MAX_BATCH_ENTRIES,
+    QueueClient,
+    RawMessage,
+    Receipt,
+)
+from holdfast.queues.sqs.receipts import InFlightReceipts
+from holdfast.queues.sqs.sending import (
+    MessageSender,
+    check_group,
+    get_assigned_id,
+    read_headers,
+)
+from holdfast.queues.sqs.unhandled import (
+    UnhandledDeliveries,
+    compute_first_receive_age,
+    count_possible_waits,
+)
 
 if TYPE_CHECKING:
-    from holdfast.core.queue.info import MessageInfo, QueueStats
+    from holdfast.queue.info import MessageInfo, QueueStats
 
 CAP_SECONDS = 12 * 3600.0  # from the receive; SQS refuses to extend beyond it
 MAX_POLL_SECONDS = 20
@@ -263,12 +268,12 @@ class SQSQueue(QueueManager[M]):
         except NewerSchema as error:
             return self._unhandled.wait_for_newer_code(receipt, error)
         except MalformedMessage as error:
-            message_id = error.message_id or receipt.sqs_id
+            message_id = error.message_id or get_assigned_id(receipt)
             return self._unhandled.reject(receipt, message_id, attempt, "malformed", str(error))
         if "id" not in message.model_fields_set:
             # Another program sent it. An id that is generated here would change with every
             # delivery.
-            message.__dict__["id"] = receipt.sqs_id
+            message.__dict__["id"] = get_assigned_id(receipt)
         if attempt > max_attempts:
             gave_up = f"gave up after {max_attempts:g} attempts"
             why = "none was settled, so the worker died or lost its lease"
@@ -312,7 +317,7 @@ class SQSQueue(QueueManager[M]):
         they were held. No call to SQS begins after `until` (monotonic). Errors of SQS are
         reported as events, not raised.
         """
-        from holdfast.adapters.aws.sqs.event_source import adopt  # only Lambda needs it
+        from holdfast.queues.sqs.event_source import adopt  # only Lambda needs it
 
         receipts = [Receipt(raw) for raw in deliveries]
         extend = partial(self._in_flight.extend, seconds=self.lease_seconds)
@@ -392,7 +397,7 @@ class SQSQueue(QueueManager[M]):
 
     def stats(self) -> QueueStats:
         """Return approximate counts. Do not calculate with them: SQS promises no accuracy."""
-        from holdfast.core.queue.info import QueueStats  # only operators need it
+        from holdfast.queue.info import QueueStats  # only operators need it
 
         counts = self._client.count_messages()
         return QueueStats(expired=0, completed=None, failed=self._dead.count(), **counts)

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from hashlib import md5
 from threading import Lock
 from typing import Any, NamedTuple
 
-from holdfast.adapters.aws import clients
-from holdfast.adapters.aws.errors import (
+from holdfast.aws import clients
+from holdfast.aws.checked_call import call_checked
+from holdfast.aws.errors import (
     DENIED,
     MESSAGE_REFUSED,
     get_cause_code,
@@ -14,9 +16,14 @@ from holdfast.adapters.aws.errors import (
     is_transient_code,
     translate_error,
 )
-from holdfast.adapters.aws.sqs.address import QueueAddress
-from holdfast.core.errors import ConfigError, MalformedMessage, MessageTooLarge
-from holdfast.core.process import after_fork
+from holdfast.errors import (
+    ConfigError,
+    MalformedMessage,
+    MessageTooLarge,
+    QueueUnavailable,
+)
+from holdfast.lease import after_fork
+from holdfast.queues.sqs.address import QueueAddress
 
 MAX_BATCH_ENTRIES = 10  # in every batch call
 MAX_MESSAGE_BYTES = 1_048_576
@@ -66,6 +73,7 @@ class EntryFailure(NamedTuple):
 
 
 _NO_RESPONSE = EntryFailure("NoAnswer", transient=True)
+_OTHER_BODY = EntryFailure("MD5OfMessageBody is that of another body", transient=True)
 
 # The attributes that count messages, by the state in which Holdfast counts them.
 _COUNTS = {
@@ -157,10 +165,9 @@ class QueueClient:
         retrying_client, fail_fast_client = self._connect()  # it says if boto3 is missing
         client = fail_fast_client if fail_fast else retrying_client
         try:
-            response: Mapping[str, Any] = getattr(client, operation)(**arguments)
+            return call_checked(client, operation, **arguments)
         except get_client_errors() as error:
             raise translate_error(str(self), error) from error
-        return response
 
     def receive(
         self,
@@ -208,30 +215,38 @@ class QueueClient:
     ) -> list[EntryFailure | None]:
         """Call an operation with up to ten entries, and return the failure of each, or None.
 
-        An entry that the response does not name has failed, and may be tried again.
+        An entry that the response does not name has failed, and may be tried again. Raises
+        QueueUnavailable if the response names another entry, or one twice.
         """
-        numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
-        response = self.call(operation, fail_fast=fail_fast, Entries=numbered)
-        failures: list[EntryFailure | None] = [_NO_RESPONSE] * len(entries)
-        for entry in response.get("Failed", ()):
-            code, sender_fault = str(entry.get("Code", "Unknown")), entry.get("SenderFault")
-            transient = is_transient_code(code, bool(sender_fault))
-            failures[int(entry["Id"])] = EntryFailure(code, transient)
-        for entry in response.get("Successful", ()):
-            failures[int(entry["Id"])] = None
-        return failures
+        numbered = {str(number): entry for number, entry in enumerate(entries)}
+        request = [{"Id": id, **entry} for id, entry in numbered.items()]
+        response = self.call(operation, fail_fast=fail_fast, Entries=request)
+        failures: dict[str, EntryFailure | None] = {}
+        for kind in ("Failed", "Successful"):
+            for result in response.get(kind, ()):
+                entry = numbered.get(id := result["Id"])
+                if entry is None or id in failures:
+                    raise QueueUnavailable(f"{self}: {operation} got another call's response")
+                if kind == "Failed":
+                    failures[id] = _parse_failure(result)
+                else:
+                    failures[id] = None if _has_same_body(entry, result) else _OTHER_BODY
+        return [failures.get(id, _NO_RESPONSE) for id in numbered]
 
     def send(self, message_id: str, size: int, **arguments: Any) -> None:
         """Send one message of `size` bytes, including its attributes.
 
-        Raises MessageTooLarge or MalformedMessage if SQS refuses the message itself.
+        Raises MessageTooLarge or MalformedMessage if SQS refuses the message itself, and
+        QueueUnavailable if SQS received another body.
         """
         try:
-            self.call("send_message", **arguments)
+            response = self.call("send_message", **arguments)
         except ConfigError as error:
             if (code := get_cause_code(error)) not in MESSAGE_REFUSED:
                 raise
             raise self.make_refusal(message_id, size, code) from error
+        if not _has_same_body(arguments, response):
+            raise QueueUnavailable(f"{self}: {_OTHER_BODY.code}")
 
     def make_refusal(
         self, message_id: str, size: int, code: str
@@ -311,6 +326,19 @@ class QueueClient:
             if client is not self._given_client:
                 client.close()
         self._reset()
+
+
+def _parse_failure(entry: Mapping[str, Any]) -> EntryFailure:
+    code = str(entry.get("Code", "Unknown"))
+    return EntryFailure(code, is_transient_code(code, bool(entry.get("SenderFault"))))
+
+
+def _has_same_body(sent: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
+    """Return whether SQS received the body that was sent, as far as the response says."""
+    if (digest := response.get("MD5OfMessageBody")) is None or "MessageBody" not in sent:
+        return True
+    body = sent["MessageBody"].encode("utf-8", "surrogatepass")
+    return bool(md5(body, usedforsecurity=False).hexdigest() == digest)
 
 
 def split_batches(items: Sequence[Any]) -> list[Sequence[Any]]:

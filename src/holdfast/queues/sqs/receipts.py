@@ -17,17 +17,17 @@ from math import ceil
 from threading import Condition, Lock
 from weakref import WeakValueDictionary
 
-from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, get_cause_code
-from holdfast.adapters.aws.sqs.dead_letters import SQSDeadLetters
-from holdfast.adapters.aws.sqs.queue_client import (
+from holdfast.aws.errors import DENIED, NO_QUEUE, get_cause_code
+from holdfast.errors import ConfigError, LeaseLost, QueueUnavailable
+from holdfast.lease.lease import RENEWED, Lease, Refused, Renewal, Renewed, Unanswered
+from holdfast.queues.sqs.dead_letters import SQSDeadLetters
+from holdfast.queues.sqs.queue_client import (
     MAX_BATCH_ENTRIES,
     EntryFailure,
     QueueClient,
     Receipt,
     split_batches,
 )
-from holdfast.core.errors import ConfigError, LeaseLost, QueueUnavailable
-from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal, Renewed, Unanswered
 
 GATHER_SECONDS = 0.005  # for how long the first ack waits for others
 

@@ -5,29 +5,30 @@ end.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from random import Random
 from typing import Any, Generic, NamedTuple
 
-from holdfast.adapters.aws.errors import MESSAGE_REFUSED
-from holdfast.adapters.aws.sqs.queue_client import (
+from holdfast.aws.errors import MESSAGE_REFUSED
+from holdfast.errors import (
+    ConfigError,
+    MalformedMessage,
+    MessageTooLarge,
+    QueueUnavailable,
+)
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import Clock
+from holdfast.queue.message import Headers, M, MessageCodec, get_headers
+from holdfast.queues.sqs.queue_client import (
     MAX_BATCH_ENTRIES,
     MAX_MESSAGE_BYTES,
     EntryFailure,
     QueueClient,
     Receipt,
 )
-from holdfast.core.backoff import Backoff
-from holdfast.core.clock import Clock
-from holdfast.core.errors import (
-    ConfigError,
-    MalformedMessage,
-    MessageTooLarge,
-    QueueUnavailable,
-)
-from holdfast.core.queue.message import Headers, M, MessageCodec, get_headers
 
 MAX_DELAY_SECONDS = 900
 DEFAULT_GROUP = "holdfast"  # without `group_by` a FIFO queue keeps one order for all
@@ -35,6 +36,7 @@ DEFAULT_GROUP = "holdfast"  # without `group_by` a FIFO queue keeps one order fo
 # The attributes of a copy.
 REASON, DETAIL = "HoldfastReason", "HoldfastDetail"
 ATTEMPTS, SOURCE = "HoldfastAttempts", "HoldfastSource"
+_ASSIGNED_ID = "HoldfastId"  # if the body has none; SQS gives the copy another
 
 _HEADER_NAMES = ("traceparent", "tracestate")
 # These two are rarely needed, so `re` compiles them on first use.
@@ -42,7 +44,7 @@ _X_RAY = (
     r"Root=1-(?P<time>[0-9a-f]{8})-(?P<random>[0-9a-f]{24});"
     r"Parent=(?P<parent>[0-9a-f]{16})(;Sampled=(?P<sampled>[01]))?"
 )
-_HOLDFAST_NAMES = frozenset({REASON, DETAIL, ATTEMPTS, SOURCE})
+_HOLDFAST_NAMES = frozenset({REASON, DETAIL, ATTEMPTS, SOURCE, _ASSIGNED_ID})
 _MAX_ATTRIBUTES = 10  # attributes of one message
 _VALUES = ("DataType", "StringValue", "BinaryValue")
 _NOT_TEXT = "[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
@@ -231,14 +233,18 @@ def send_copy(
 ) -> None:
     """Send the message as a new one, with `notes` instead of the notes of an earlier copy.
 
-    It carries as many notes as the queue accepts with this body. Raises MessageTooLarge if
-    the queue does not accept the body. Without notes the sender's own attributes must fit as
-    well; otherwise the copy would have less than the original, which is safe where it is.
+    A message whose body has no id keeps the one that it had. The copy carries as many notes as
+    the queue accepts with this body. Raises MessageTooLarge if the queue does not accept the
+    body. Without notes the sender's own attributes must fit as well; otherwise the copy would
+    have less than the original, which is safe where it is.
     """
     sender_attributes = _get_sender_attributes(receipt)
     body_bytes = len(receipt.body.encode("utf-8", "surrogatepass"))
     min_bytes = body_bytes + (0 if notes else _count_bytes(sender_attributes))
     room = queue.check_size(receipt.sqs_id, min_bytes) - body_bytes
+    if get_message_id(receipt) == (assigned_id := get_assigned_id(receipt)):
+        value = {"DataType": "String", "StringValue": assigned_id}
+        sender_attributes[_ASSIGNED_ID] = value  # last, so no attribute gives way to it
     attributes = _select_fitting(notes or {}, sender_attributes, room)
     queue.send(
         receipt.sqs_id,
@@ -248,6 +254,27 @@ def send_copy(
         **_make_fifo_ids(queue, receipt),
         **extra,
     )
+
+
+def get_message_id(receipt: Receipt) -> str:
+    """Return the id in the message's body, or the assigned one if the body has none."""
+    own_id = (parse_body(receipt.body) or {}).get("id")
+    return own_id if isinstance(own_id, str) else get_assigned_id(receipt)
+
+
+def get_assigned_id(receipt: Receipt) -> str:
+    """Return the id of a message whose body has none: that of SQS before it was copied."""
+    kept_id = str(receipt.attributes.get(_ASSIGNED_ID, {}).get("StringValue", ""))
+    return kept_id if _SQS_ID.fullmatch(kept_id) else receipt.sqs_id
+
+
+def parse_body(body: str) -> dict[str, Any] | None:
+    """Return the JSON object of a body, or None if it is none."""
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
 
 
 def make_dead_letter_notes(

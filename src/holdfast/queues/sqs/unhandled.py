@@ -19,13 +19,13 @@ the first receive says how many there can have been. That many are not counted a
 
 from collections.abc import Callable, Mapping
 
-from holdfast.adapters.aws.sqs.dead_letters import SQSDeadLetters
-from holdfast.adapters.aws.sqs.queue_client import QueueClient, Receipt
-from holdfast.adapters.aws.sqs.sending import send_copy
-from holdfast.core import events as ev
-from holdfast.core.errors import HoldfastError, NewerSchema
-from holdfast.core.events import Events
-from holdfast.core.queue.states import SettleResult
+from holdfast import events as ev
+from holdfast.errors import HoldfastError, NewerSchema
+from holdfast.events import Events
+from holdfast.queue.states import SettleResult
+from holdfast.queues.sqs.dead_letters import SQSDeadLetters
+from holdfast.queues.sqs.queue_client import QueueClient, Receipt
+from holdfast.queues.sqs.sending import get_assigned_id, send_copy
 
 NEWER_SCHEMA_DELAY_SECONDS = 30
 FIRST_WAIT_SECONDS = 60
@@ -49,7 +49,7 @@ class UnhandledDeliveries:
     def wait_for_newer_code(self, receipt: Receipt, error: NewerSchema) -> SettleResult:
         """Give the message back, so that a newer worker gets it after a while."""
         self._try(lambda: self._postpone(receipt))
-        message_id = error.message_id or receipt.sqs_id
+        message_id = error.message_id or get_assigned_id(receipt)
         self._events.emit(
             ev.SchemaTooNew(self._name, message_id, receipt.receives, error.version)
         )

@@ -11,14 +11,15 @@ from random import Random
 from threading import Lock
 from typing import Any
 
-from holdfast.adapters.aws import clients
-from holdfast.adapters.aws.dynamodb import errors
-from holdfast.adapters.aws.dynamodb.values import Attributes, decode
-from holdfast.adapters.aws.errors import get_error_code
-from holdfast.core.backoff import Backoff
-from holdfast.core.clock import Clock
-from holdfast.core.errors import HoldfastError, StoreUnavailable
-from holdfast.core.process import after_fork
+from holdfast.aws import clients
+from holdfast.aws.checked_call import call_checked
+from holdfast.aws.errors import get_client_errors, get_error_code
+from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.lease import after_fork
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import Clock
+from holdfast.store.dynamodb import errors
+from holdfast.store.dynamodb.values import Attributes, decode
 
 _MAX_TRIES = 9  # about 8 seconds in total
 _MAX_BATCH_KEYS = 100  # DynamoDB's limit for one BatchGetItem
@@ -176,17 +177,17 @@ class DynamoDBClient:
         self._clock.sleep(_BACKOFF.delay(tries, self._random))
 
     def _call_once(self, operation: str, arguments: Mapping[str, Any]) -> Any:
-        call = getattr(self.client, operation)  # first, because it reports a missing boto3
+        client = self.client  # first, because it reports a missing boto3
 
-        from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
+        from botocore.exceptions import ParamValidationError
 
         try:
-            return call(**arguments)
+            return call_checked(client, operation, **arguments)
         except ParamValidationError as error:
             # Its text contains the arguments, so it must not become the cause of the raised
             # error.
             failed = self._explain(operation, error)
-        except (BotoCoreError, ClientError) as error:
+        except get_client_errors() as error:
             if outcome := _outcome_from_error(operation, error):
                 return outcome
             raise self._explain(operation, error) from error

@@ -4,7 +4,7 @@ The texts name the operation and the code, and nothing that was sent, because a 
 part of it.
 """
 
-from holdfast.adapters.aws.errors import (
+from holdfast.aws.errors import (
     BAD_CREDENTIALS,
     DENIED,
     TRANSIENT,
@@ -12,8 +12,7 @@ from holdfast.adapters.aws.errors import (
     get_error_code,
     get_http_status,
 )
-from holdfast.core.errors import ConfigError, HoldfastError
-from holdfast.jobs.errors import StoreUnavailable
+from holdfast.errors import ConfigError, HoldfastError, StoreUnavailable
 
 CONDITION_FAILED = "ConditionalCheckFailedException"
 TRANSACTION_CANCELLED = "TransactionCanceledException"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.values import Attributes, encode
+from holdfast.store.dynamodb.values import Attributes, encode
 
 Arguments = dict[str, Any]
 Values = Mapping[str, Any]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from holdfast.jobs.errors import InvalidJob
+from holdfast.errors import InvalidInput
 
 Item = Mapping[str, Any]  # names and Python values
 Attributes = dict[str, dict[str, Any]]  # names and DynamoDB's values
@@ -24,7 +24,7 @@ _MAX_NUMBER, _MIN_NUMBER = Decimal("9.9e125"), Decimal("1e-130")
 def encode(item: Item) -> Attributes:
     """Return the item as DynamoDB attributes.
 
-    Raises InvalidJob for a value that DynamoDB cannot hold. The error names its path, not the
+    Raises InvalidInput for a value that DynamoDB cannot hold. The error names its path, not the
     value.
     """
     return {name: _encode_value(value, f"/{name}", 0) for name, value in item.items()}
@@ -37,7 +37,7 @@ def decode(attributes: Attributes | None) -> dict[str, Any]:
 
 def _encode_value(value: Any, path: str, depth: int) -> dict[str, Any]:
     if depth > _MAX_DEPTH:
-        raise InvalidJob(f"{path[:200]}: nested deeper than {_MAX_DEPTH} levels")
+        raise InvalidInput(f"{path[:200]}: nested deeper than {_MAX_DEPTH} levels")
     match value:
         case None:
             return {"NULL": True}
@@ -56,19 +56,19 @@ def _encode_value(value: Any, path: str, depth: int) -> dict[str, Any]:
         case Mapping() if all(isinstance(name, str) for name in value):
             parts = zip(value, _iterate_children(value, path), strict=True)
             return {"M": {name: _encode_value(v, at, depth + 1) for name, (at, v) in parts}}
-    raise InvalidJob(f"{path[:200]}: only JSON types can be stored")
+    raise InvalidInput(f"{path[:200]}: only JSON types can be stored")
 
 
 def _encode_number(value: float, path: str) -> str:
     """Return the exact number as text, because it must not come back as another number."""
     if not math.isfinite(value):
-        raise InvalidJob(f"{path[:200]}: only finite numbers can be stored")
+        raise InvalidInput(f"{path[:200]}: only finite numbers can be stored")
     # A float is taken by its shortest text: 0.1, and not the nearest binary value.
     exact = Decimal(repr(value) if isinstance(value, float) else value)
     if _count_digits(exact) > _MAX_DIGITS or (
         exact and not _MIN_NUMBER <= abs(exact) <= _MAX_NUMBER
     ):
-        raise InvalidJob(f"{path[:200]}: DynamoDB stores 38 digits, from 1e-130 to 9.9e125")
+        raise InvalidInput(f"{path[:200]}: DynamoDB stores 38 digits, from 1e-130 to 9.9e125")
     return f"{exact:f}" if abs(exact.adjusted()) < _MAX_DIGITS else str(exact)
 
 

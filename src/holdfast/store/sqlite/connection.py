@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from holdfast.adapters.local.sqlite import path_check
-from holdfast.adapters.local.sqlite.rows import RowConnection
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.errors import ConfigError, HoldfastError, StoreUnavailable
+from holdfast.errors import ConfigError, HoldfastError, StoreUnavailable
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.store.sqlite import path_check
+from holdfast.store.sqlite.rows import RowConnection
 
 T = TypeVar("T")
 Durability = Literal["power", "process"]
@@ -33,6 +33,9 @@ class Schema:
     page_bytes: int = 4096
     unavailable: type[HoldfastError] = StoreUnavailable  # raised for a fault that may pass
     is_bound: bool = False  # a process remembers numbers of rows, so it refuses another file
+    # Table, name and type of columns that files of earlier commits lack. Code that does not
+    # know them ignores them, so the version stays.
+    added_columns: tuple[tuple[str, str, str], ...] = ()
 
     def is_current(self, connection: sqlite3.Connection, path: Path) -> bool:
         """Return whether the tables exist in this version.
@@ -71,6 +74,18 @@ class Schema:
                 connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {self.application_id}")
         connection.execute(f"PRAGMA user_version = {self.version}")
+
+    def add_columns(self, connection: sqlite3.Connection) -> None:
+        """Add the columns that the file lacks."""
+        for table, name, kind in self.added_columns:
+            if not self._has_column(connection, table, name):
+                connection.execute("BEGIN IMMEDIATE")
+                if not self._has_column(connection, table, name):  # added just now
+                    connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+                connection.execute("COMMIT")
+
+    def _has_column(self, connection: sqlite3.Connection, table: str, name: str) -> bool:
+        return any(row[1] == name for row in connection.execute(f"PRAGMA table_info({table})"))
 
 
 def _read_pragma(connection: sqlite3.Connection, name: str) -> int:
@@ -129,6 +144,7 @@ def _prepare(
     connection: sqlite3.Connection, path: Path, schema: Schema, busy_seconds: float
 ) -> None:
     if _is_current(connection, path, schema):
+        schema.add_columns(connection)
         return
     # If two processes create a store at once, SQLite refuses one of them without waiting.
     retry_while_busy(lambda: _enable_wal(connection, path, schema), busy_seconds)
@@ -248,6 +264,11 @@ def explain_error(
 def is_busy(error: sqlite3.Error) -> bool:
     """Return whether another process kept the file locked."""
     return _get_primary_code(error) == sqlite3.SQLITE_BUSY
+
+
+def is_full(error: sqlite3.Error) -> bool:
+    """Return whether the disk has no space for the log or the file."""
+    return _get_primary_code(error) == sqlite3.SQLITE_FULL
 
 
 def _get_primary_code(error: sqlite3.Error) -> int:

@@ -15,8 +15,10 @@ from threading import Condition, Lock, Thread
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from holdfast.adapters.local.sqlite import path_check
-from holdfast.adapters.local.sqlite.connection import (
+from holdfast.errors import ConfigError, HoldfastError, StoreUnavailable
+from holdfast.store.file_modes import Access
+from holdfast.store.sqlite import path_check
+from holdfast.store.sqlite.connection import (
     MAX_LOG_BYTES,
     SYNCHRONOUS,
     Durability,
@@ -25,10 +27,8 @@ from holdfast.adapters.local.sqlite.connection import (
     connect,
     explain_error,
 )
-from holdfast.adapters.local.sqlite.rows import RowConnection, read_rows
-from holdfast.adapters.local.sqlite.writer import Executed, Operation, Writer
-from holdfast.adapters.modes import Access
-from holdfast.core.errors import ConfigError, HoldfastError, StoreUnavailable
+from holdfast.store.sqlite.rows import RowConnection, read_rows
+from holdfast.store.sqlite.writer import Executed, Operation, Writer
 
 T = TypeVar("T")
 

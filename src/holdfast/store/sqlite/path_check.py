@@ -6,9 +6,9 @@ import shlex
 from pathlib import Path
 from threading import Lock
 
-from holdfast.adapters.local.mounts import MOUNTS, find_mount
-from holdfast.adapters.modes import MODES, Access, make_folders
-from holdfast.core.errors import ConfigError, StoreUnavailable
+from holdfast.errors import ConfigError, StoreUnavailable
+from holdfast.store.file_modes import MODES, Access, make_folders
+from holdfast.store.mounts import MOUNTS, find_mount
 
 # Writers coordinate through a file that they map into memory, and by locks on it. Neither works
 # across machines. Two writers could then write at once and damage the file beyond repair.

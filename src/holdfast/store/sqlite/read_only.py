@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast.adapters.local.sqlite.connection import translate_error
-from holdfast.adapters.local.sqlite.rows import read_rows
-from holdfast.core.errors import StoreUnavailable
+from holdfast.errors import StoreUnavailable
+from holdfast.store.sqlite.connection import translate_error
+from holdfast.store.sqlite.rows import RowConnection, read_rows
 
 
 class Reader(Protocol):
@@ -53,7 +53,8 @@ def open_read_only(path: Path, store: str) -> Iterator[ReadOnlyDatabase]:
     before = _read_stamp(path)
     mode = "mode=ro" if before.has_log else "mode=ro&immutable=1"
     try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True)) as connection:
+        uri = f"{path.as_uri()}?{mode}"
+        with closing(sqlite3.connect(uri, uri=True, factory=RowConnection)) as connection:
             yield ReadOnlyDatabase(path, connection)
     except sqlite3.Error as error:
         _require_unchanged(path, store, before)

@@ -6,7 +6,7 @@ from functools import cache
 from sqlite3 import Connection, Cursor
 from typing import Any
 
-from holdfast.core.rows import Row
+from holdfast.store.rows import Row
 
 # The columns of each table that hold JSON texts.
 _JSON = {
@@ -20,8 +20,21 @@ _JSON = {
 _FOREIGN = {"unreadable", "staged"}
 
 
+def decode_text(text: bytes) -> str:
+    """Decode a text of the file. Other programs may have stored bytes that are not UTF-8.
+
+    Without this, one such text would make every statement fail that reads it, with an error
+    that quotes it.
+    """
+    return text.decode("utf-8", "replace")
+
+
 class RowConnection(Connection):
     """A connection with the methods of `Rows`. Names of tables and columns are our own."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.text_factory = decode_text
 
     def select(
         self,
@@ -84,6 +97,11 @@ def read_rows(cursor: Cursor) -> list[dict[str, Any]]:
     """Return the rows of a cursor as dicts by column."""
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, values, strict=True)) for values in cursor]
+
+
+def cast_columns(kind: str, *names: str) -> str:
+    """Return columns for a SELECT whose values have this type, whatever is stored in them."""
+    return ", ".join(f"CAST({name} AS {kind}) AS {name.rpartition('.')[2]}" for name in names)
 
 
 @cache

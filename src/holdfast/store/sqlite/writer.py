@@ -13,17 +13,18 @@ from pathlib import Path
 from threading import RLock, get_ident
 from typing import Any, Generic, TypeVar
 
-from holdfast.adapters.local.sqlite.connection import (
+from holdfast.errors import HoldfastError
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.store.sqlite.connection import (
     OpenConnection,
     Schema,
     explain_error,
     is_busy,
+    is_full,
     retry_while_busy,
 )
-from holdfast.adapters.local.sqlite.path_check import get_file_identity
-from holdfast.adapters.local.sqlite.rows import RowConnection
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.errors import HoldfastError
+from holdfast.store.sqlite.path_check import get_file_identity
+from holdfast.store.sqlite.rows import RowConnection
 
 T = TypeVar("T")
 Operation = Callable[[RowConnection], T]
@@ -308,6 +309,8 @@ class Writer:
         """Return Holdfast's error for one of SQLite, and any other unchanged."""
         if not isinstance(error, sqlite3.Error):
             return error
+        if is_full(error):  # a log that starts anew is written in the space that it has
+            self._request_checkpoint()
         return explain_error(error, self._path, self._schema, self._connect)
 
     def _too_slow(self) -> HoldfastError:

@@ -1,4 +1,4 @@
-"""Contract suites for your own adapters: what every queue and every store must do.
+"""The contract suite for your own queue: what every queue must do.
 
     from holdfast.testing.contracts import QueueContract
 
@@ -6,7 +6,7 @@
         @pytest.fixture
         def make_queue(self, clock): ...
 
-They need pytest, and the stores' suites hypothesis too. Loaded on first use.
+It needs pytest. Loaded on first use.
 """
 
 from typing import TYPE_CHECKING
@@ -14,17 +14,9 @@ from typing import TYPE_CHECKING
 from holdfast._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.testing.contracts.conversations.contract import (
-        ConversationStoreContract as ConversationStoreContract,
-    )
-    from holdfast.testing.contracts.jobs.contract import JobStoreContract as JobStoreContract
     from holdfast.testing.contracts.queue.contract import QueueContract as QueueContract
 
 __all__, __getattr__ = lazy_exports(
     __name__,
-    {
-        "testing.contracts.conversations.contract": "ConversationStoreContract",
-        "testing.contracts.jobs.contract": "JobStoreContract",
-        "testing.contracts.queue.contract": "QueueContract",
-    },
+    {"testing.contracts.queue.contract": "QueueContract"},
 )

@@ -10,7 +10,7 @@ from threading import Event, Lock
 
 from botocore.exceptions import ReadTimeoutError
 
-from holdfast.core.clock import Clock
+from holdfast.lease.clock import Clock
 from holdfast.testing.sqs.errors import ServiceError
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from threading import Event
 
-from holdfast.core.clock import Clock
+from holdfast.lease.clock import Clock
 from holdfast.testing.sqs.errors import ServiceError, check_names, out_of_range_error
 from holdfast.testing.sqs.message import IdSource, StoredMessage
 

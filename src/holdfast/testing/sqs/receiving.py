@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any, Literal
 
-from holdfast.core.clock import Clock
+from holdfast.lease.clock import Clock
 from holdfast.testing.sqs.errors import (
     EXPIRED_FIFO_HANDLE,
     INVALID_HANDLE,

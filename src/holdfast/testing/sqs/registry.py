@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core.clock import Clock
+from holdfast.lease.clock import Clock
 from holdfast.testing.sqs.errors import (
     NO_QUEUE,
     QUEUE_MISSING,

@@ -14,7 +14,7 @@ from botocore.loaders import Loader
 from botocore.model import ServiceModel
 from botocore.validate import ParamValidator
 
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.testing.sqs.errors import ServiceError, make_response_metadata, sqs_error
 from holdfast.testing.sqs.faults import CallFailure, Fault, Faults, RefusedEntries
 from holdfast.testing.sqs.message import IdSource

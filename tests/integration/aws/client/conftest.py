@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.adapters.aws import clients
+from holdfast.aws import clients
 from support.aws.client_kinds import KINDS, ClientMaker
 from support.aws.credentials import FIRST
 from support.http_server import LoopbackServer

@@ -5,7 +5,7 @@ from threading import Event, Thread
 
 import pytest
 
-from holdfast.adapters.aws.json_client.transport import ConnectionPool, Timeouts
+from holdfast.aws.json_client.transport import ConnectionPool, Timeouts
 from holdfast.testing import ManualClock
 from support.aws.calls import QUEUE
 from support.aws.client_kinds import ClientMaker

@@ -2,14 +2,16 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
 
 import pytest
 from botocore.utils import ContainerMetadataFetcher
 
-from holdfast.core.errors import ConfigError, QueueUnavailable
-from holdfast.jobs.errors import CallbackRefused
+from holdfast.errors import ConfigError, QueueUnavailable
+from holdfast.exports.dynamodb import DynamoDBJobs
+from holdfast.exports.errors import CallbackRefused
 from support.aws.calls import QUEUE
 from support.aws.client_kinds import ClientMaker
 from support.aws.credentials import FIRST, SECOND, CredentialServer, Key
@@ -193,3 +195,60 @@ def test_without_credentials_nothing_is_sent(
     with pytest.raises(CallbackRefused, match="never reached"):
         send_success(maker.make_fail_fast("stepfunctions"))
     assert server.asks == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "name"),
+    [
+        ("AWS_ACCESS_KEY_ID", "canary\u0107", "access key"),
+        ("AWS_SESSION_TOKEN", "canary\u0107", "session token"),
+        ("AWS_SESSION_TOKEN", "canary\n", "session token"),
+        ("AWS_SECRET_ACCESS_KEY", "canary\udcff", "secret key"),
+    ],
+)
+def test_credentials_that_cannot_be_sent_are_one_permanent_error(
+    maker: ClientMaker,
+    server: LoopbackServer,
+    monkeypatch: pytest.MonkeyPatch,
+    no_environment_credentials: None,
+    variable: str,
+    value: str,
+    name: str,
+) -> None:
+    for other, text in (FIRST.env | {variable: value}).items():
+        monkeypatch.setenv(other, text)
+    jobs = DynamoDBJobs(client=maker.make_retrying("dynamodb"))
+    with pytest.raises(ConfigError, match=name) as from_queue:
+        call_queue(maker.make_retrying())
+    with pytest.raises(ConfigError, match=name):
+        jobs.find_by_id("job")
+    with pytest.raises(CallbackRefused, match=name) as from_callback:
+        send_success(maker.make_fail_fast("stepfunctions"))
+    assert "canary" not in f"{from_queue.value} {from_callback.value}"
+    assert server.asks == []
+
+
+def test_a_token_with_blanks_is_signed_as_botocore_signs_it(
+    maker: ClientMaker,
+    server: LoopbackServer,
+    monkeypatch: pytest.MonkeyPatch,
+    no_environment_credentials: None,
+) -> None:
+    key = replace(FIRST, token="two  blanks\tand a tab")
+    for name, value in key.env.items():
+        monkeypatch.setenv(name, f" {value} " if name == "AWS_SESSION_TOKEN" else value)
+    server.on("/", URL)
+    call_queue(maker.make_fail_fast())
+    check_signature(server.asks[0], key)  # as received, without the outer blanks
+
+
+def test_credentials_that_are_expired_after_a_refresh_are_a_permanent_error(
+    maker: ClientMaker, server: LoopbackServer, credential_server: CredentialServer
+) -> None:
+    client = maker.make_retrying()
+    server.on("/", URL)
+    call_queue(client)
+    credential_server.valid_seconds = -60
+    with pytest.raises(ConfigError, match="expired"):
+        call_queue(client)
+    assert len(server.asked("/")) == 1

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 import pytest
 from botocore.exceptions import ProxyConnectionError, SSLError
 
-from holdfast.core.errors import ConfigError, QueueUnavailable
-from holdfast.jobs.errors import CallbackRefused, CallbackUnclear
+from holdfast.errors import ConfigError, QueueUnavailable
+from holdfast.exports.errors import CallbackRefused, CallbackUnclear
 from support.aws.broken import CONNECTIONS, close_after
 from support.aws.calls import QUEUE
 from support.aws.client_kinds import ClientMaker

@@ -14,7 +14,7 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.utils import ContainerMetadataFetcher
 
-from holdfast.core.errors import HoldfastError
+from holdfast.errors import HoldfastError
 from support.aws.broken import CONNECTIONS, CONTENTS, REDIRECTS
 from support.aws.calls import BODY, CALLS, RECEIPT, TOKEN
 from support.aws.client_kinds import ClientMaker

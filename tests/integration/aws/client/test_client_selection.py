@@ -13,12 +13,12 @@ import pytest
 import wrapt
 from moto import mock_aws
 
-from holdfast.adapters.aws import clients
-from holdfast.adapters.aws.json_client.client import JsonClient
-from holdfast.adapters.aws.json_client.operations import SERVICES
-from holdfast.adapters.aws.json_client.selection import find_patch
-from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.core.errors import ConfigError
+from holdfast.aws import clients
+from holdfast.aws.json_client.client import JsonClient
+from holdfast.aws.json_client.operations import SERVICES
+from holdfast.aws.json_client.selection import find_patch
+from holdfast.errors import ConfigError
+from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import SimulatedSqs
 
 NOWHERE = "http://127.0.0.1:9"  # no server responds there

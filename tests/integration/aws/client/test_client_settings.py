@@ -15,12 +15,12 @@ from botocore.exceptions import PartialCredentialsError
 from botocore.loaders import create_loader
 from botocore.session import Session
 
-from holdfast.adapters.aws import clients
-from holdfast.adapters.aws.json_client.client import JsonClient
-from holdfast.adapters.aws.json_client.operations import SERVICES
-from holdfast.adapters.aws.json_client.settings import ask_botocore, read_environment
-from holdfast.adapters.aws.json_client.transport import find_proxy
-from holdfast.core.errors import ConfigError
+from holdfast.aws import clients
+from holdfast.aws.json_client.client import JsonClient
+from holdfast.aws.json_client.operations import SERVICES
+from holdfast.aws.json_client.settings import ask_botocore, read_environment
+from holdfast.aws.json_client.transport import find_proxy
+from holdfast.errors import ConfigError
 
 CALLS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "sqs": ("list_queues", {}),

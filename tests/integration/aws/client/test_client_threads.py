@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import BotoCoreError
 
-from holdfast.adapters.aws.clients import CLIENT_VARIABLE
-from holdfast.adapters.aws.stepfunctions import StepFunctionsCallbacks
-from holdfast.jobs.model import TaskToken
+from holdfast.aws.clients import CLIENT_VARIABLE
+from holdfast.exports.model import TaskToken
+from holdfast.exports.step_functions import StepFunctionsCallbacks
 from support.aws.broken import CONNECTIONS, CONTENTS
 from support.aws.client_kinds import ClientMaker
 from support.aws.credentials import FIRST, CredentialServer

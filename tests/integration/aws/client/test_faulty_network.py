@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from holdfast.adapters.aws.dynamodb import DynamoDBJobs
-from holdfast.adapters.aws.dynamodb.tables import JobTables, define_tables
-from holdfast.adapters.aws.json_client.client import JsonClient
-from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.core.errors import QueueUnavailable
-from holdfast.core.queue.message import AnyMessage, get_lease
-from holdfast.core.worker.worker import Worker
-from holdfast.jobs.errors import StoreUnavailable
+from holdfast.aws.json_client.client import JsonClient
+from holdfast.errors import QueueUnavailable
+from holdfast.exports.dynamodb import DynamoDBJobs
+from holdfast.exports.dynamodb.tables import JobTables, define_tables
+from holdfast.exports.errors import StoreUnavailable
+from holdfast.queue.message import AnyMessage, get_lease
+from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock
+from holdfast.worker.worker import Worker
 from support.aws.faulty_network import FAULTS, FaultyNetwork, forward_to
 from support.aws.sqs_over_http import SqsOverHttp
 from support.dynamodb.jobs import get_job, make_result, start_job

@@ -5,17 +5,27 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
-from holdfast.adapters.aws.dynamodb.chat.tables import define_tables
+from holdfast.chat.dynamodb import DynamoDBConversations
+from holdfast.chat.dynamodb.tables import define_tables
 from holdfast.testing import ManualClock
 from support.dynamodb.conversations import TABLES
-from support.dynamodb.service import start_service
+from support.dynamodb.service import clear_tables, start_service
 
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[Any]:
     with start_service(define_tables(TABLES)) as client:
         yield client
+
+
+@pytest.fixture
+def client(moto: Any) -> Any:
+    return clear_tables(moto)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(auto_advance=True)
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
-from holdfast.conversations.errors import LockLost, ParkedNotFound
-from holdfast.conversations.model import Conversation, LockAcquired, LockGrant, LockHeld, Status
-from holdfast.conversations.outbox import WritingReply
-from holdfast.core.errors import ConfigError, HoldfastError, StoreUnavailable
+from holdfast.chat.dynamodb import DynamoDBConversations
+from holdfast.chat.errors import LockLost, ParkedNotFound
+from holdfast.chat.model import Conversation, LockAcquired, LockGrant, LockHeld, Status
+from holdfast.chat.outbox import WritingReply
+from holdfast.errors import ConfigError, HoldfastError, StoreUnavailable
 from holdfast.testing import ManualClock
 from support.dynamodb.conversations import (
     CANARY,

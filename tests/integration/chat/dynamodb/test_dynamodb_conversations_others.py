@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
-from holdfast.conversations.errors import PermanentError
-from holdfast.conversations.model import (
+from holdfast.chat.dynamodb import DynamoDBConversations
+from holdfast.chat.errors import PermanentError
+from holdfast.chat.model import (
     ConversationKey,
     Fragment,
     Status,

@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations, create_tables
-from holdfast.adapters.aws.dynamodb.chat.tables import define_tables, tables_from_prefix
-from holdfast.adapters.aws.dynamodb.values import encode, measure_size
-from holdfast.conversations.errors import LockLost, PermanentError
-from holdfast.conversations.messages import Trigger, parse_inbound
-from holdfast.conversations.model import Channel, ConversationKey, Status
-from holdfast.conversations.outbox import PreparedReply, WriterAnswer, WritingReply
-from holdfast.conversations.policy import ConversationPolicy
-from holdfast.conversations.processor import BatchProcessor
-from holdfast.conversations.staging import Stager
-from holdfast.core.checks import CheckLevel
-from holdfast.core.queue.message import get_lease
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.outcome import Done
-from holdfast.doctor.stores import check_chat_tables
+from holdfast.chat.checks.tables import check_chat_tables
+from holdfast.chat.dynamodb import DynamoDBConversations, create_tables
+from holdfast.chat.dynamodb.tables import define_tables, tables_from_prefix
+from holdfast.chat.errors import LockLost, PermanentError
+from holdfast.chat.messages import Trigger, parse_inbound
+from holdfast.chat.model import Channel, ConversationKey, Status
+from holdfast.chat.outbox import PreparedReply, WriterAnswer, WritingReply
+from holdfast.chat.policy import ConversationPolicy
+from holdfast.chat.processor import BatchProcessor
+from holdfast.chat.staging import Stager
+from holdfast.doctor.checks import CheckLevel
+from holdfast.queue.message import get_lease
+from holdfast.store.dynamodb.values import encode, measure_size
 from holdfast.testing import ManualClock, MemoryQueue
-from holdfast.testing.chat_providers import FakeProviders
-from support.conversations.in_memory_chat import AI_CONFIG, CHANNEL_CONFIG, QuietKeeper
+from holdfast.worker.context import Context
+from holdfast.worker.outcome import Done
+from support.chat.fake_providers import FakeProviders
+from support.chat.in_memory_chat import AI_CONFIG, CHANNEL_CONFIG, QuietKeeper
 from support.dynamodb.conversations import (
     CANARY,
     KEY,

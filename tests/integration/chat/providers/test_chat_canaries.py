@@ -15,12 +15,12 @@ import pytest
 from moto import mock_aws
 from test_smtp_sender import MailServer
 
-from holdfast.adapters.chat.openai import OpenAIWriter
-from holdfast.adapters.chat.secrets import SecretsManagerSecrets
-from holdfast.adapters.chat.smtp import SmtpSender
-from holdfast.adapters.chat.twilio import TwilioSender
-from holdfast.conversations.model import ConversationKey
-from holdfast.conversations.ports import NO_SECRET, ReplyPart, ReplyRequest, Secret
+from holdfast.chat.model import ConversationKey
+from holdfast.chat.ports import NO_SECRET, ReplyPart, ReplyRequest, Secret
+from holdfast.chat.providers.openai import OpenAIWriter
+from holdfast.chat.providers.secrets import SecretsManagerSecrets
+from holdfast.chat.providers.smtp import SmtpSender
+from holdfast.chat.providers.twilio import TwilioSender
 from support.vendors.sending import send
 from support.vendors.server import Fault, VendorServer
 

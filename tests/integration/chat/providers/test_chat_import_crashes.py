@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.bootstrap.chats import open_conversations
-from holdfast.conversations.model import ConversationKey
+from holdfast.chat.building import open_conversations
+from holdfast.chat.model import ConversationKey
 from support.cli.commands import WAIT_TIMEOUT_SECONDS, clean_env, real
 from support.vendors.server import VendorServer
 
@@ -32,10 +32,10 @@ sys.exit(run(sys.argv[1:]))
 
 NO_IMPORTS = """
 import sys
-from holdfast.adapters.chat.twilio import TwilioSender
-from holdfast.conversations.model import ConversationKey
-from holdfast.conversations.ports import ReplyPart
-from holdfast.conversations.ports import Secret
+from holdfast.chat.providers.twilio import TwilioSender
+from holdfast.chat.model import ConversationKey
+from holdfast.chat.ports import ReplyPart
+from holdfast.chat.ports import Secret
 config = {"sender": "+4930000000", "base_url": sys.argv[1]}
 part = ReplyPart(ConversationKey("+491510000001", "chat"), config, "hello", "reference")
 secret = Secret("twilio", {"account_sid": "AC1", "auth_token": "token"})

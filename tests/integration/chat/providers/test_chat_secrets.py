@@ -16,10 +16,11 @@ import pytest
 from botocore.config import Config
 from moto import mock_aws
 
-from holdfast.adapters.chat.secrets import SecretResolver, SecretsManagerSecrets
-from holdfast.conversations.errors import PermanentError, TransientError
-from holdfast.core.errors import ConfigError
+from holdfast.chat.errors import PermanentError, TransientError
+from holdfast.chat.providers.secrets import SecretResolver, SecretsManagerSecrets
+from holdfast.errors import ConfigError
 from holdfast.testing.clock import ManualClock
+from support.http_server import LoopbackServer, status
 from support.vendors.server import Fault, VendorServer
 
 CANARY = "canary-7f3a"
@@ -221,6 +222,21 @@ def test_a_manager_that_does_not_answer_is_passing(own_manager: Any) -> None:
         SecretsManagerSecrets(client).get("twilio")
 
 
+def test_a_server_that_responds_for_the_manager_is_an_outage() -> None:
+    """A retry helps, so the messages of customers must not be parked."""
+    with LoopbackServer() as server:
+        server.on("/", status("200 OK", body=b'{"ok": true}'))
+        client = boto3.client(
+            "secretsmanager",
+            "eu-central-1",
+            endpoint_url=server.url(""),
+            aws_access_key_id="testing",
+            aws_secret_access_key="testing",
+        )
+        with pytest.raises(TransientError, match="'twilio'"):
+            SecretsManagerSecrets(client).get("twilio")
+
+
 # -- both kinds
 
 
@@ -242,10 +258,10 @@ def test_the_reference_says_where_a_secret_is(manager: Any) -> None:
 
 def test_without_boto3_the_remedy_is_named() -> None:
     def factory() -> SecretsManagerSecrets:
-        raise ConfigError("Amazon's services need boto3: pip install 'holdfast[aws]'")
+        raise ConfigError("Amazon's services need boto3: pip install '.[aws]'")
 
     secrets = SecretResolver({}, factory)
-    with pytest.raises(PermanentError, match=r"holdfast\[aws\].*env:NAME or file:PATH"):
+    with pytest.raises(PermanentError, match=r"\.\[aws\].*env:NAME or file:PATH"):
         secrets.get("prod/key")
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.chat.outbox import OutboxSender, read_outbox
-from holdfast.conversations.errors import PermanentError, TransientError
-from holdfast.conversations.model import ConversationKey
-from holdfast.conversations.ports import NO_SECRET, ReplyPart
+from holdfast.chat.errors import PermanentError, TransientError
+from holdfast.chat.model import ConversationKey
+from holdfast.chat.ports import NO_SECRET, ReplyPart
+from holdfast.chat.providers.outbox import OutboxSender, read_outbox
 from holdfast.testing.clock import ManualClock
 from support.vendors import sending
 

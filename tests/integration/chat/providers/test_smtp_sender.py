@@ -17,16 +17,16 @@ from typing import Any, Self
 import pytest
 from aiosmtpd.smtp import SMTP, AuthResult
 
-from holdfast.adapters.chat.smtp import SmtpSender
-from holdfast.conversations.errors import (
+from holdfast.chat.errors import (
     AuthenticationFailed,
     PermanentError,
     SendStatusUnknown,
     SendUnclear,
     TransientError,
 )
-from holdfast.conversations.model import ConversationKey
-from holdfast.conversations.ports import NO_SECRET, ReplyPart, Secret
+from holdfast.chat.model import ConversationKey
+from holdfast.chat.ports import NO_SECRET, ReplyPart, Secret
+from holdfast.chat.providers.smtp import SmtpSender
 from holdfast.testing.clock import ManualClock
 from support.vendors.sending import send
 

@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.chat.twilio import TwilioSender
-from holdfast.conversations.errors import (
+from holdfast.chat.errors import (
     AuthenticationFailed,
     PermanentError,
     SendStatusUnknown,
     SendUnclear,
     TransientError,
 )
-from holdfast.conversations.model import ConversationKey
-from holdfast.conversations.ports import ReplyPart, Secret
+from holdfast.chat.model import ConversationKey
+from holdfast.chat.ports import ReplyPart, Secret
+from holdfast.chat.providers.twilio import TwilioSender
 from support.paths import make_child_environment
 from support.vendors import server as vendor_server
 from support.vendors.sending import send

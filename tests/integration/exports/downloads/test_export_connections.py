@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.export.work import ExportWork, make_work
-from holdfast.jobs.model import TaskResult
-from holdfast.jobs.pool.pool import WorkerPool
-from holdfast.jobs.pool.ports import Assignment
+from holdfast.exports.downloads.work import ExportWork, make_work
+from holdfast.exports.model import TaskResult
+from holdfast.exports.pool.pool import WorkerPool
+from holdfast.exports.pool.ports import Assignment
 from support.downloads import ExportPlace, export_place, sha256, until
 from support.http_server import Ask, Route, Wire, file, redirect, status
 
@@ -158,7 +158,10 @@ def test_a_retry_with_a_checksum_does_not_use_the_connection_that_failed(
 def test_jobs_share_no_connection(place: ExportPlace) -> None:
     url = place.server.on("/1", file(body(1)))
     jobs = ["a", "a", "b", "a", "b"]
-    tasks = [place.task(url, jobId=job, **known_of(1, "checksum")) for job in jobs]
+    tasks = [
+        place.task(url, f"{n}.bin", jobId=job, **known_of(1, "checksum"))
+        for n, job in enumerate(jobs)
+    ]
     assert connections_of(place, tasks) == [1, 1, 2, 1, 2]
 
 
@@ -167,8 +170,10 @@ def test_jobs_share_no_connection_where_more_servers_are_used_than_are_kept(
 ) -> None:
     """The handle that is closed to free a slot still has the other job's connection."""
     url = place.server.on("/1", file(body(1)))
-    jobs = [f"job-{n}" for n in range(20)]
-    tasks = [place.task(url, jobId=job, **known_of(1, "checksum")) for job in jobs]
+    tasks = [
+        place.task(url, f"{n}.bin", jobId=f"job-{n}", **known_of(1, "checksum"))
+        for n in range(20)
+    ]
     assert connections_of(place, tasks) == list(range(1, 21))
 
 

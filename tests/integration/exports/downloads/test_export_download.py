@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.export.work import make_work
-from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.exports.downloads.work import make_work
+from holdfast.lease.clock import SYSTEM_CLOCK
 from support.downloads import ExportPlace, export_place, sha256, until
 from support.http_server import (
     ETAG,
@@ -68,8 +68,8 @@ def test_the_work_is_made_in_another_process_from_what_can_be_pickled(
 def test_a_name_that_is_there_is_replaced(place: ExportPlace, durable: bool) -> None:
     """A repeated upload is idempotent (I-JB-12)."""
     url = place.server.on("/a", file(b"old"), file(b"new"), file(b"new"))
-    for _ in range(3):
-        assert place.get(url, "x/file.bin", durable=durable)["success"]
+    for n in range(3):
+        assert place.get(url, "x/file.bin", durable=durable, jobCreatedAt=n)["success"]
     assert place.visible() == {"x/file.bin": b"new"}
 
 

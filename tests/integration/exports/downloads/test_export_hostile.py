@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import ConfigError
-from holdfast.jobs.file_names import OWN_FOLDER
+from holdfast.errors import ConfigError
+from holdfast.exports.file_names import OWN_FOLDER
 from support.downloads import ExportPlace, export_place, result_of, sha256
 from support.http_server import Ask, Wire, chunked, cut, file, redirect, status
 
@@ -49,7 +49,7 @@ def test_an_endless_body_ends_at_the_limit(place: ExportPlace, framing: str) -> 
 def test_a_limit_lets_a_file_of_just_that_size_through(place: ExportPlace) -> None:
     url = place.server.on("/a", chunked(DATA))
     assert place.get(url, max_bytes=len(DATA))["success"]
-    assert place.code(url, max_bytes=len(DATA) - 1) == "TooLarge"
+    assert place.code(url, "other.bin", max_bytes=len(DATA) - 1) == "TooLarge"
 
 
 def test_memory_stays_as_it_is_whatever_the_size_of_the_file(place: ExportPlace) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.export.cancellation import RunningDownload
-from holdfast.adapters.export.errors import TaskError
-from holdfast.adapters.export.partial_files import PartialFile, PartialFiles
-from holdfast.adapters.export.targets import FolderTarget
-from holdfast.adapters.export.task_input import Checksum, Digests, TaskInput
-from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.exports.downloads.cancellation import RunningDownload
+from holdfast.exports.downloads.errors import TaskError
+from holdfast.exports.downloads.partial_files import PartialFile, PartialFiles
+from holdfast.exports.downloads.targets import FolderTarget
+from holdfast.exports.downloads.task_input import Checksum, Digests, TaskInput
+from holdfast.lease.clock import SYSTEM_CLOCK
 
 MIB = 1 << 20
 URL = "https://x/a"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.jobs.file_names import OWN_FOLDER
+from holdfast.exports.file_names import OWN_FOLDER
 from support.downloads import ExportPlace, export_place, result_of, sha256, until
 from support.http_server import ETAG, Ask, Wire, cut, file, rest, status, until_closed
 

@@ -5,7 +5,7 @@ Proves  (upload) and I-JB-12 for S3, on moto.
 
 import base64
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,19 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 from moto import mock_aws
 
-from holdfast.adapters.aws import clients
-from holdfast.adapters.export.cancellation import RunningDownload
-from holdfast.adapters.export.errors import TaskError
-from holdfast.adapters.export.partial_files import PartialFile
-from holdfast.adapters.export.s3_target import S3Target, read_lines
-from holdfast.adapters.export.task_input import Digests, TaskInput
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.errors import ConfigError
-from holdfast.jobs.errors import InvalidJob
+from holdfast.aws import clients
+from holdfast.doctor.runner import CheckFailed
+from holdfast.errors import ConfigError
+from holdfast.exports.checks.target import check_target
+from holdfast.exports.downloads.cancellation import RunningDownload
+from holdfast.exports.downloads.errors import TaskError
+from holdfast.exports.downloads.partial_files import PartialFile
+from holdfast.exports.downloads.s3_target import S3Target, read_lines
+from holdfast.exports.downloads.task_input import Digests, TaskInput
+from holdfast.exports.errors import InvalidJob, StoreUnavailable
+from holdfast.lease.clock import SYSTEM_CLOCK
 from support.downloads import ExportPlace, export_place, sha256
-from support.http_server import cut, file
+from support.http_server import LoopbackServer, Route, cut, file, status
 
 DATA = bytes(range(256)) * 50_000  # 12.8 MB: two pieces
 PIECE = 5 << 20  # the smallest piece that S3 accepts
@@ -68,6 +70,7 @@ def test_a_file_becomes_an_object(place: ExportPlace, s3: Any, data: bytes) -> N
     assert _objects(s3) == ["daily/x/y.bin"]
     stored = s3.get_object(Bucket="exports", Key="daily/x/y.bin")
     assert stored["Body"].read() == data
+    assert stored["Metadata"].keys() == {"holdfast-task"}
     assert _uploads(s3) == []
     assert list(place.target.with_name("scratch").iterdir()) == []
 
@@ -144,6 +147,62 @@ def test_an_upload_that_fails_is_abandoned(
     s3.meta.events.unregister(f"before-call.s3.{operation}", fail)
     target.publish(part, "big", RUN)
     assert s3.get_object(Bucket="exports", Key="p/big")["Body"].read() == DATA
+
+
+# What a gateway may respond with in the place of S3. It has stored nothing.
+GATEWAYS = {
+    "an empty body": status("200 OK"),
+    "only a request id": status("200 OK", "x-amz-request-id: a"),
+    "an object": status("200 OK", "Content-Type: application/json", body=b'{"ok": true}'),
+    "a page": status("200 OK", "Content-Type: text/html", body=b"<html><body/></html>"),
+}
+CREATED = status(
+    "200 OK",
+    body=b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>",
+)
+UPLOADED = status("200 OK", 'ETag: "a"')
+
+
+@pytest.fixture
+def gateway(place: ExportPlace, monkeypatch: pytest.MonkeyPatch) -> LoopbackServer:
+    """A server to which S3's name leads."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", place.server.url(""))
+    return place.server
+
+
+@pytest.mark.parametrize("name", GATEWAYS)
+@pytest.mark.parametrize(
+    ("data", "responses"),
+    [(b"small", ()), (DATA, ()), (DATA, (CREATED,)), (DATA, (CREATED, *[UPLOADED] * 3))],
+    ids=["PutObject", "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"],
+)
+def test_a_file_is_kept_unless_s3_itself_has_confirmed_it(
+    tmp_path: Path, gateway: LoopbackServer, data: bytes, responses: Sequence[Route], name: str
+) -> None:
+    gateway.on("/exports/p/key", *responses, GATEWAYS[name])
+    client = clients.make_fail_fast_client("s3", 60.0)
+    target = S3Target("s3://exports/p", str(tmp_path / "s"), piece_bytes=PIECE, client=client)
+    part = _part(target, data)
+    with pytest.raises(TaskError, match="UploadFailed") as failure:
+        target.publish(part, "key", RUN)
+    assert failure.value.retryable
+    assert (tmp_path / "s" / part.name).read_bytes() == data
+
+
+@pytest.mark.parametrize("name", GATEWAYS)
+def test_a_list_is_read_only_from_s3_itself(gateway: LoopbackServer, name: str) -> None:
+    gateway.on("/exports/list.txt", GATEWAYS[name])
+    with pytest.raises(StoreUnavailable, match="another server may have responded"):
+        read_lines("s3://exports/list.txt")
+
+
+def test_doctor_notices_that_another_server_responds_for_s3(gateway: LoopbackServer) -> None:
+    gateway.on("/exports/.holdfast-doctor", GATEWAYS["an empty body"])
+    with pytest.raises(CheckFailed, match="another server may have responded"):
+        list(check_target("s3://exports"))
 
 
 def test_bytes_that_changed_on_disk_are_not_published(tmp_path: Path, s3: Any) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import ConfigError
-from holdfast.jobs.file_names import OWN_FOLDER
+from holdfast.errors import ConfigError
+from holdfast.exports.file_names import OWN_FOLDER
 from support.downloads import ExportPlace, export_place, result_of, until
 from support.http_server import ETAG, Ask, Wire, file
 

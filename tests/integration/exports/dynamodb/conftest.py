@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.dynamodb import DynamoDBJobs
+from holdfast.exports.dynamodb import DynamoDBJobs
 from holdfast.testing import ManualClock
 from support.dynamodb.service import clear_tables, start_service
 

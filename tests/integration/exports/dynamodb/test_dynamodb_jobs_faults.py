@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from botocore.exceptions import ParamValidationError
 
-from holdfast.adapters.aws.dynamodb import DynamoDBJobs
-from holdfast.core.errors import ConfigError, HoldfastError
-from holdfast.jobs.errors import AlreadySealed, JobClosed, StoreUnavailable
-from holdfast.jobs.model import JobState, JobStatus, TaskToken
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.exports.dynamodb import DynamoDBJobs
+from holdfast.exports.errors import AlreadySealed, JobClosed, StoreUnavailable
+from holdfast.exports.model import JobState, JobStatus, TaskToken
 from holdfast.testing import ManualClock
 from support.dynamodb.faults import FailingClient, make_cancellation, make_error
 from support.dynamodb.jobs import (

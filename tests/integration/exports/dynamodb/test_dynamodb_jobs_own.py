@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.dynamodb import DynamoDBJobs, create_tables
-from holdfast.core.errors import ConfigError
-from holdfast.jobs.errors import InvalidJob, JobNotFound, StoreUnavailable
-from holdfast.jobs.model import ExportTask, JobError, JobStatus, TaskResult, TaskStatus
+from holdfast.errors import ConfigError
+from holdfast.exports.dynamodb import DynamoDBJobs, create_tables
+from holdfast.exports.errors import InvalidJob, JobNotFound, StoreUnavailable
+from holdfast.exports.model import ExportTask, JobError, JobStatus, TaskResult, TaskStatus
 from holdfast.testing import ManualClock
 from support.dynamodb.faults import (
     FailingClient,
@@ -318,7 +318,7 @@ def test_reads_by_id_see_what_was_written_last(client: Any, clock: ManualClock) 
     assert index_query["IndexName"] == "status-index"  # R004-233
 
 
-@pytest.mark.requirement("R004-050", "R004-127")
+@pytest.mark.requirement("R004-050", "R004-127", "R004-195")
 def test_a_job_that_the_index_still_lists_is_judged_by_its_row(
     jobs: DynamoDBJobs, client: Any, clock: ManualClock
 ) -> None:
@@ -356,3 +356,4 @@ def test_finding_by_status_is_logged_and_so_is_its_failure(
     with pytest.raises(ConfigError, match="dynamodb:Query"):
         DynamoDBJobs(client=failing, clock=clock).find_by_status(JobStatus.FAILED)
     assert "Failed to query jobs by status FAILED: DynamoDB denied" in caplog.text
+    assert caplog.records[-1].levelno == logging.ERROR

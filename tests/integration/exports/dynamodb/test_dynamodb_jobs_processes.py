@@ -6,9 +6,9 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from holdfast.adapters.aws.dynamodb import DynamoDBJobs
-from holdfast.adapters.aws.dynamodb.client import DynamoDBClient
-from holdfast.jobs.errors import StoreUnavailable
+from holdfast.exports.dynamodb import DynamoDBJobs
+from holdfast.exports.errors import StoreUnavailable
+from holdfast.store.dynamodb.client import DynamoDBClient
 from holdfast.testing import ManualClock
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.dynamodb import DynamoDBJobs, items
-from holdfast.adapters.aws.dynamodb.updates import _UPDATES
-from holdfast.jobs import transitions
-from holdfast.jobs.model import (
+from holdfast.exports import transitions
+from holdfast.exports.dynamodb import DynamoDBJobs, items
+from holdfast.exports.dynamodb.updates import _UPDATES
+from holdfast.exports.errors import JobClosed, StoreUnavailable
+from holdfast.exports.model import (
     Callback,
     CallbackState,
     ExportJob,
@@ -22,14 +23,15 @@ from holdfast.jobs.model import (
     JobStatus,
     TaskToken,
 )
-from holdfast.jobs.ports import JobStateRepository
+from holdfast.exports.ports import JobStateRepository
+from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.testing import ManualClock
-from holdfast.testing.memory_jobs import MemoryJobs
 from support.dynamodb.jobs import STALLED, make_job
 
 START = ManualClock().time()
 COUNTED = JobState(JobStatus.DOWNLOADING, 2, 2, 0)
 PENDING = Callback(CallbackState.PENDING, JobStatus.COMPLETED)
+CLOSED = JobError("TaskTokenInvalid", "Step Functions does not wait for this job any more")
 
 
 def _make_jobs() -> dict[str, ExportJob]:
@@ -65,6 +67,28 @@ def _make_jobs() -> dict[str, ExportJob]:
         ),
         "attempted": replace(decided, callback=begun),
         "ended": ended,
+        "waiting for a token": replace(sealed, error=CLOSED, token_closed_at=START),
+        "waiting for a token, all counted": replace(
+            counted, error=CLOSED, token_closed_at=START
+        ),
+        "given up for its token": replace(
+            new,
+            error=CLOSED,
+            token_closed_at=START,
+            callback=Callback(CallbackState.PENDING, JobStatus.FAILED, CLOSED, 1, True, START),
+        ),
+        "failed for its token": replace(
+            ended,
+            state=replace(COUNTED, status=JobStatus.FAILED),
+            callback=replace(sent, status=JobStatus.FAILED, error=CLOSED),
+            error=CLOSED,
+        ),
+        "failed for another reason": replace(
+            ended,
+            state=replace(COUNTED, status=JobStatus.FAILED),
+            callback=replace(sent, status=JobStatus.FAILED, error=STALLED),
+            error=STALLED,
+        ),
     }
     without_token = {
         f"{name}, without a token": replace(job, task_token=None, seen_tokens=frozenset())
@@ -105,6 +129,20 @@ CALLS: dict[str, Callable[[JobStateRepository], Any]] = {
     "attach its own token": lambda jobs: jobs.attach_token(
         "job", JOBS["new"].task_token or TaskToken("")
     ),
+    "settle for another token": lambda jobs: jobs.settle(
+        "job", JobStatus.FAILED, STALLED, generation=1
+    ),
+    "end for another token": lambda jobs: jobs.end_callback(
+        "job", in_doubt=False, generation=1
+    ),
+    "note its own token closed": lambda jobs: jobs.note_token_closed(
+        "job", JOBS["new"].task_token or TaskToken(""), CLOSED
+    ),
+    "note another token closed": lambda jobs: jobs.note_token_closed(
+        "job", TaskToken("other"), CLOSED
+    ),
+    "give up closed": lambda jobs: jobs.give_up_closed("job", grace_seconds=10.0),
+    "give up closed later": lambda jobs: jobs.give_up_closed("job", grace_seconds=60.0),
     "attach another token": lambda jobs: jobs.attach_token("job", TaskToken("other")),
 }
 
@@ -121,6 +159,8 @@ def test_every_rule_that_changes_a_job_has_an_update() -> None:
         transitions.begin_attempt,
         transitions.end_attempt,
         transitions.settle_job,
+        transitions.note_token_closed,
+        transitions.give_up_closed,
         transitions.attach_token,
     }
     assert set(_UPDATES) == rules
@@ -151,3 +191,18 @@ def _call(jobs: JobStateRepository, call: Callable[[JobStateRepository], Any]) -
         return call(jobs)
     except Exception as error:
         return type(error), str(error)
+
+
+def test_a_job_that_changes_before_it_gets_its_token_is_left_as_it_is(
+    client: Any, clock: ManualClock
+) -> None:
+    """The caller read whether it can be reopened, and that is not so any more."""
+    jobs = DynamoDBJobs(client=client, clock=clock)
+    for state, job in JOBS.items():
+        client.put_item(TableName="ExportJobs", Item=items.row_from_job(job))
+        refusal = JobClosed if job.is_decided and not job.can_reopen else StoreUnavailable
+        with pytest.raises(refusal):
+            jobs._change(
+                "job", transitions.attach_token, TaskToken("other"), not job.can_reopen
+            )
+        assert jobs.find_by_id("job") == job, state

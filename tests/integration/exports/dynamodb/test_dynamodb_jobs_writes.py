@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.dynamodb import DynamoDBJobs
-from holdfast.jobs.errors import JobNotFound, StoreUnavailable
-from holdfast.jobs.model import CallbackState, ExportTask, JobStatus
+from holdfast.exports.dynamodb import DynamoDBJobs
+from holdfast.exports.errors import JobNotFound, StoreUnavailable
+from holdfast.exports.model import CallbackState, ExportTask, JobStatus
 from holdfast.testing import ManualClock
 from support.dynamodb.faults import (
     InterleavingClient,

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.clock import ManualClock
-from support.filesystem import audit
-from support.filesystem.crash_site import LATER_SECONDS, Site, later
-from support.filesystem.queue_folder import Queue, make_message
-from support.filesystem.scenarios import SCENARIOS, Scenario
+from support.files import audit
+from support.files.crash_site import LATER_SECONDS, Site, later
+from support.files.queue_folder import Queue, make_message
+from support.files.scenarios import SCENARIOS, Scenario
 
 ONE_IN = 2  # crashes of the recovery that are tried for each crash of the verb
 

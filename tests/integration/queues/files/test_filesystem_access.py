@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.export.s3_target import S3Target
-from holdfast.adapters.local.filesystem import FilesystemQueue
-from holdfast.adapters.local.sqlite import SQLiteJobs
-from holdfast.core.errors import ConfigError, QueueUnavailable
-from support.filesystem.crash import run_in_child
-from support.filesystem.faults import RefusingFs
-from support.filesystem.queue_folder import LEASE, Ground, drain, make_message
+from holdfast.errors import ConfigError, QueueUnavailable
+from holdfast.exports.downloads.s3_target import S3Target
+from holdfast.exports.sqlite_jobs import SQLiteJobs
+from holdfast.queues.files import FilesystemQueue
+from support.files.crash import run_in_child
+from support.files.faults import RefusingFs
+from support.files.queue_folder import LEASE, Ground, drain, make_message
 from support.users import ALICE, BOB, as_root, as_user, shared_root
 
 umasks = pytest.mark.parametrize("umask", [0o000, 0o022, 0o077], ids=oct)

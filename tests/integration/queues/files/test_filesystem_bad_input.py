@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from holdfast.adapters.local.filesystem import FilesystemQueue
-from holdfast.adapters.local.filesystem.layout import FOLDERS
-from holdfast.core.errors import (
+from holdfast.doctor.file_queue import examine_file_queue
+from holdfast.doctor.filesystem import FileQueue
+from holdfast.errors import (
     HoldfastError,
     InvalidName,
     MessageTooLarge,
     QueueUnavailable,
 )
-from holdfast.core.queue.manager import MessageState
-from holdfast.doctor.file_queue import examine_file_queue
-from holdfast.doctor.filesystem import FileQueue
-from support.filesystem import audit
-from support.filesystem.crash import run_in_child
-from support.filesystem.foreign_files import (
+from holdfast.queue.manager import MessageState
+from holdfast.queues.files import FilesystemQueue
+from holdfast.queues.files.layout import FOLDERS
+from support.files import audit
+from support.files.crash import run_in_child
+from support.files.foreign_files import (
     ILL_FORMED,
     KEY,
     KINDS,
@@ -33,7 +33,7 @@ from support.filesystem.foreign_files import (
     outside_of,
     snapshot,
 )
-from support.filesystem.queue_folder import (
+from support.files.queue_folder import (
     LEASE,
     MUCH_LATER,
     Ground,
@@ -42,7 +42,7 @@ from support.filesystem.queue_folder import (
     get_key,
     make_message,
 )
-from support.filesystem.watched import WatchedFs
+from support.files.watched import WatchedFs
 from support.fork_server import run_in_small_child
 
 HANGS_AFTER_SECONDS = 10.0

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from support.filesystem import audit
-from support.filesystem.crash import run_in_child
-from support.filesystem.queue_folder import Ground, Queue, drain, make_message
+from support.files import audit
+from support.files.crash import run_in_child
+from support.files.queue_folder import Ground, Queue, drain, make_message
 
 CLONE_NEWNS = 0x20000
 

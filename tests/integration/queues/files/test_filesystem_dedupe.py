@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
-from holdfast.adapters.local.filesystem.names import hash_id
-from holdfast.adapters.local.filesystem.record_check import MIN_INTERVAL_SECONDS
-from holdfast.core.errors import QueueUnavailable
-from holdfast.core.queue.message import QueueMessage
-from support.filesystem import audit
-from support.filesystem.foreign_files import KINDS, outside_of, snapshot
-from support.filesystem.queue_folder import LEASE, Ground, Queue, drain, get_key, make_message
-from support.filesystem.watched import WatchedFs
+from holdfast.errors import QueueUnavailable
+from holdfast.queue.message import QueueMessage
+from holdfast.queues.files import FilesystemQueue, FsOps
+from holdfast.queues.files.names import hash_id
+from holdfast.queues.files.record_check import MIN_INTERVAL_SECONDS
+from support.files import audit
+from support.files.foreign_files import KINDS, outside_of, snapshot
+from support.files.queue_folder import LEASE, Ground, Queue, drain, get_key, make_message
+from support.files.watched import WatchedFs
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from support.filesystem import audit
-from support.filesystem.queue_folder import Ground, Queue, make_message
-from support.filesystem.watched import WatchedFs
+from support.files import audit
+from support.files.queue_folder import Ground, Queue, make_message
+from support.files.watched import WatchedFs
 
 FEW = 10
 EACH_AT_MOST = 30  # calls for one message

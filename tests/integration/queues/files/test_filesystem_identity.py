@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.local.filesystem import names
-from holdfast.core.errors import LeaseLost, QueueUnavailable
-from holdfast.core.lease.lease import LeaseState, Refused
-from holdfast.core.queue.message import get_lease
-from support.filesystem import audit
-from support.filesystem.crash import run_in_child
-from support.filesystem.faults import RefusingFs
-from support.filesystem.queue_folder import LEASE, Ground, Queue, drain, make_message
-from support.filesystem.stepping import SteppingFs
-from support.filesystem.watched import WatchedFs
+from holdfast.errors import LeaseLost, QueueUnavailable
+from holdfast.lease.lease import LeaseState, Refused
+from holdfast.queue.message import get_lease
+from holdfast.queues.files import names
+from support.files import audit
+from support.files.crash import run_in_child
+from support.files.faults import RefusingFs
+from support.files.queue_folder import LEASE, Ground, Queue, drain, make_message
+from support.files.stepping import SteppingFs
+from support.files.watched import WatchedFs
 from support.interleaving import Baton, Scripted
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from hypothesis.stateful import rule
 
-from support.filesystem import audit
-from support.filesystem.queue_folder import Ground, get_key
-from support.queue_machine import MAX_LEASE, QUICK, QueueMachine
+from support.files import audit
+from support.files.queue_folder import Ground, get_key
+from support.queue_machine import MAX_LEASE, QUICK, ExpectedTask, QueueMachine
 
 
 class FileQueueMachine(QueueMachine):
@@ -34,6 +34,12 @@ class FileQueueMachine(QueueMachine):
             self.clock.advance(MAX_LEASE * 1.001 + 0.001)
             self.poll(worker, 99)
             super().check_late(worker)
+
+    def count_held_seconds(self, expected: ExpectedTask) -> float:
+        """Return the rest of a lease that began when the task was cancelled."""
+        assert expected.cancelled_at is not None
+        lease = expected.lease_seconds
+        return max(0.0, min(lease, expected.cancelled_at + lease - self.now()))
 
     @rule()
     def sweep(self) -> None:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import LeaseLost, NotLeased, QueueUnavailable
-from holdfast.core.queue.manager import MessageState
-from support.filesystem import audit
-from support.filesystem.faults import CONCERNS, RefusingFs
-from support.filesystem.interleaved_queue import ENDS_IN, VERBS
-from support.filesystem.queue_folder import LEASE, Ground, Queue, drain, make_message
-from support.filesystem.scenarios import ABSENT, SCENARIOS, Fate, Scenario
+from holdfast.errors import LeaseLost, NotLeased, QueueUnavailable
+from holdfast.queue.manager import MessageState
+from support.files import audit
+from support.files.faults import CONCERNS, RefusingFs
+from support.files.interleaved_queue import ENDS_IN, VERBS
+from support.files.queue_folder import LEASE, Ground, Queue, drain, make_message
+from support.files.scenarios import ABSENT, SCENARIOS, Fate, Scenario
 
 WAY_OUT = {
     errno.ENOSPC: "free some space",

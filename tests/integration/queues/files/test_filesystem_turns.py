@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.local.filesystem.names import hash_id
-from holdfast.core.errors import QueueUnavailable
-from support.filesystem import audit
-from support.filesystem.crash import end_with_parent, run_in_child
-from support.filesystem.queue_folder import LEASE, Ground, Queue, make_clock, make_message
-from support.filesystem.watched import WatchedFs
+from holdfast.errors import QueueUnavailable
+from holdfast.queues.files.names import hash_id
+from support.files import audit
+from support.files.crash import end_with_parent, run_in_child
+from support.files.queue_folder import LEASE, Ground, Queue, make_clock, make_message
+from support.files.watched import WatchedFs
 
 ID_LOCK = f"ids/.turn-{hash_id('a')[:2]}"
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import QueueUnavailable
-from holdfast.core.queue.manager import MessageState
+from holdfast.errors import QueueUnavailable
+from holdfast.queue.manager import MessageState
 from support.disks import mounted
-from support.filesystem import audit
-from support.filesystem.crash import run_in_child
-from support.filesystem.interleaved_queue import ENDS_IN, VERBS
-from support.filesystem.queue_folder import LEASE, Ground, Queue, drain, make_message
-from support.filesystem.watched import WatchedFs
+from support.files import audit
+from support.files.crash import run_in_child
+from support.files.interleaved_queue import ENDS_IN, VERBS
+from support.files.queue_folder import LEASE, Ground, Queue, drain, make_message
+from support.files.watched import WatchedFs
 
 HANGS_AFTER_SECONDS = 10.0
 PARTS = ("pending", "leased", "completed", "failed", "history", "workers", "ids", "tmp")

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from holdfast.testing.clock import ManualClock
-from support.filesystem import audit
-from support.filesystem.power_loss import ForgetfulFs, Image, restore
-from support.filesystem.queue_folder import LEASE, Ground, Queue, make_clock, make_message
-from support.filesystem.scenarios import ABSENT, SCENARIOS, Fate, Scenario
-from support.filesystem.watched import WatchedFs
+from support.files import audit
+from support.files.power_loss import ForgetfulFs, Image, restore
+from support.files.queue_folder import LEASE, Ground, Queue, make_clock, make_message
+from support.files.scenarios import ABSENT, SCENARIOS, Fate, Scenario
+from support.files.watched import WatchedFs
 
 LATER_SECONDS = 2_000.0
 PROMISED = {

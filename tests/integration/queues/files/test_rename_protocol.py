@@ -1,13 +1,13 @@
 """The rename protocol in a small model, under all schedules: its promises and their reasons.
 
 The real code is tested for the same promises in
-tests/integration/adapters/local/filesystem/test_schedules.py. Here time, kills and repeated
+tests/integration/queues/files/test_schedules.py. Here time, kills and repeated
 network calls are unlimited within the scope.
 """
 
 import pytest
 
-from support.filesystem.rename_protocol import Mutation, Scope, explore
+from support.files.rename_protocol import Mutation, Scope, explore
 
 TWO = Scope(workers=2, ticks=4, fences=3, kills=1)
 THREE = Scope(workers=3, ticks=3, fences=2, kills=0)

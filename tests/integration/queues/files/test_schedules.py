@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import LeaseLost
-from holdfast.core.lease.lease import LeaseState
-from holdfast.core.queue.message import get_lease
-from support.filesystem import audit
-from support.filesystem.interleaved_queue import ENDS_IN, VERBS, Setting, Stage, all_schedules
-from support.filesystem.queue_folder import LEASE, make_message
+from holdfast.errors import LeaseLost
+from holdfast.lease.lease import LeaseState
+from holdfast.queue.message import get_lease
+from support.files import audit
+from support.files.interleaved_queue import ENDS_IN, VERBS, Setting, Stage, all_schedules
+from support.files.queue_folder import LEASE, make_message
 from support.interleaving import BatonLock
 
 # -- one task, several workers

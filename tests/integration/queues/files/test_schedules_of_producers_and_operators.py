@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.local.filesystem.segments import REMOVE_AFTER_MS
-from holdfast.core.errors import LeaseLost, QueueUnavailable
-from holdfast.core.queue.info import CANCELLED
-from support.filesystem import audit
-from support.filesystem.interleaved_queue import Actor, Setting, Stage, all_schedules
-from support.filesystem.queue_folder import LEASE, Queue, make_message
+from holdfast.errors import LeaseLost, QueueUnavailable
+from holdfast.queue.info import CANCELLED
+from holdfast.queues.files.segments import REMOVE_AFTER_MS
+from support.files import audit
+from support.files.interleaved_queue import Actor, Setting, Stage, all_schedules
+from support.files.queue_folder import LEASE, Queue, make_message
 from support.interleaving import BatonLock
 
 # -- operators

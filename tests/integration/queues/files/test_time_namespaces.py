@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.bootstrap.queues import open_queue
-from holdfast.core.queue.message import AnyMessage
-from support.filesystem import time_namespace_worker
+from holdfast.queue.message import AnyMessage
+from holdfast.queues.opening import open_queue
+from support.files import time_namespace_worker
 from support.workers.notes import eventually
 
 LEASE = 60.0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import AnyMessage, SQLiteQueue
-from holdfast.core.errors import ConfigError
+from holdfast.errors import ConfigError
 from support.users import ALICE, BOB, as_root, as_user, shared_root
 
 

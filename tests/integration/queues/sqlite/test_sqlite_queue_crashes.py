@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from holdfast.testing import ManualClock
-from support.filesystem.crash import Ending, run_in_child
-from support.filesystem.queue_folder import make_message
-from support.filesystem.scenarios import Scenario
+from support.files.crash import Ending, run_in_child
+from support.files.queue_folder import make_message
+from support.files.scenarios import Scenario
 from support.sqlite.queue_file import QueueFile, find_faults, read_content
 from support.sqlite.queue_scenarios import ALL, LATER_SECONDS, TRANSACTIONS, Site, later
 from support.sqlite.statements import StatementCounter

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import QueueUnavailable
+from holdfast.errors import QueueUnavailable
 from holdfast.testing import ManualClock
-from support.filesystem.crash import run_in_child
-from support.filesystem.queue_folder import LEASE, make_message
-from support.filesystem.scenarios import Scenario
+from support.files.crash import run_in_child
+from support.files.queue_folder import LEASE, make_message
+from support.files.scenarios import Scenario
 from support.sqlite.disk import FOLDER, IOERR_FSYNC, Disk, Op, watch
 from support.sqlite.queue_file import Queue, QueueFile, find_faults
 from support.sqlite.queue_scenarios import ALL, Site, later

@@ -6,16 +6,16 @@ The faults are real: bytes on the disk, other processes, modes, and small mounte
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import AnyMessage, SQLiteQueue
-from holdfast.adapters.local.sqlite import path_check
-from holdfast.core.errors import ConfigError, HoldfastError, QueueUnavailable
-from holdfast.core.queue.manager import MessageState
+from holdfast.errors import ConfigError, HoldfastError, QueueUnavailable
+from holdfast.queue.manager import MessageState
+from holdfast.store.sqlite import path_check
 from support.cli.commands import (
     WAIT_TIMEOUT_SECONDS,
     Ran,
@@ -132,6 +132,7 @@ def test_a_database_locked_for_too_long_is_unavailable_and_works_again_later(
     assert len(queue.poll(10)) == 2
 
 
+@pytest.mark.nightly
 def test_the_command_line_waits_ten_seconds_for_a_locked_database(tmp_path: Path) -> None:
     fill_queue(tmp_path / "work.db", 3).close()
     with locked(tmp_path / "work.db"):
@@ -196,6 +197,40 @@ def test_a_full_disk_loses_nothing_that_was_pushed(tmp_path: Path) -> None:
         assert "full" in require_one_line(ran)
         assert queue.stats().ready == len(pushed)
         assert {m.id for m in queue.peek(MessageState.PENDING, 1000)} == set(pushed)
+
+
+def test_acks_and_purges_work_again_on_a_full_disk_once_the_log_starts_anew(
+    tmp_path: Path,
+) -> None:
+    disk = tmp_path / "disk"
+    with (
+        mounted(disk, "-t", "tmpfs", "-o", "size=4m", "tmpfs"),
+        SQLiteQueue(disk / "work.db") as queue,
+    ):
+        queue.push_many(AnyMessage(text="x" * 1000) for _ in range(200))
+        queue.ack_many(queue.poll(200))
+        queue.purge(0)  # the file has free pages from now on
+        with queue._database.begin_read() as connection:
+            connection.execute("COMMIT")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        queue.push_many(AnyMessage() for _ in range(20))
+        held = queue.poll(20)
+        with suppress(OSError), (disk / "fill").open("wb", buffering=0) as fill:
+            while True:
+                fill.write(b"x" * 512)
+        with pytest.raises(QueueUnavailable, match="full"):
+            ack_one_by_one(queue, held)
+        checkpoint = queue._database._checkpoint
+        assert checkpoint is not None
+        checkpoint.join()
+        queue.ack_many(held)
+        assert (queue.purge(0), queue.stats().completed) == (20, 0)
+
+
+def ack_one_by_one(queue: SQLiteQueue[AnyMessage], held: list[AnyMessage]) -> None:
+    while held:
+        queue.ack(held[-1])
+        held.pop()
 
 
 def push_until_full(queue: SQLiteQueue[AnyMessage], pushed: list[str]) -> None:

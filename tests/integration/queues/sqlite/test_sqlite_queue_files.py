@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.local.sqlite.database import Database
-from holdfast.adapters.local.sqlite.queue.schema import QUEUES
-from holdfast.core.errors import ConfigError, LeaseLost, QueueUnavailable
-from support.filesystem.crash import die, run_in_child
-from support.filesystem.queue_folder import LEASE, make_message
+from holdfast.errors import ConfigError, LeaseLost, QueueUnavailable
+from holdfast.queues.sqlite.schema import QUEUES
+from holdfast.store.sqlite.database import Database
+from support.files.crash import die, run_in_child
+from support.files.queue_folder import LEASE, make_message
 from support.sqlite.queue_file import Queue, QueueFile, find_faults
 
 CHECK_SECONDS = 0.05  # a queue looks whether the file is still the same more often than this

@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from typing import Any
 
-from holdfast.core.queue.message import get_lease
+from holdfast.queue.message import get_lease
 from support.queue_machine import QUICK, QueueMachine
 from support.sqlite.queue_file import QueueFile, find_faults
 

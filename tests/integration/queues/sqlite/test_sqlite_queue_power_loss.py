@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.local.sqlite.connection import Durability
-from holdfast.core.queue.message import get_lease
-from support.filesystem.queue_folder import LEASE, make_message
+from holdfast.queue.message import get_lease
+from holdfast.store.sqlite.connection import Durability
+from support.files.queue_folder import LEASE, make_message
 from support.sqlite.disk import Disk, Image, Op, restore, watch
 from support.sqlite.queue_file import Queue, QueueFile, find_faults
 

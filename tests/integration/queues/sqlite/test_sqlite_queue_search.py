@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.queue.manager import MessageState
-from support.filesystem.queue_folder import make_message
+from holdfast.queue.manager import MessageState
+from support.files.queue_folder import make_message
 from support.sqlite.queue_file import Queue, QueueFile
 
 MANY = 2_500  # messages, more than two pages

@@ -12,9 +12,9 @@ from time import monotonic
 
 import pytest
 
-from holdfast.core.queue.message import get_lease
-from support.filesystem.crash import run_in_child
-from support.filesystem.queue_folder import make_message
+from holdfast.queue.message import get_lease
+from support.files.crash import run_in_child
+from support.files.queue_folder import make_message
 from support.sqlite.disk import watch
 from support.sqlite.queue_file import Queue, QueueFile, find_faults
 from support.waiting import wait_until

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing import ManualClock
-from support.filesystem.queue_folder import LEASE, make_message
+from support.files.queue_folder import LEASE, make_message
 from support.sqlite.queue_file import QueueFile
 
 steps = pytest.mark.parametrize("step", [-7200.0, -1.0, 1.0, 7200.0])

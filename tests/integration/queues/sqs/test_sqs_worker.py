@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.core.errors import ConfigError
-from holdfast.core.events import DeadLettered, Event, Events
-from holdfast.core.queue.message import AnyMessage, QueueMessage, get_lease
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.outcome import Reject, Retry
-from holdfast.core.worker.worker import Worker
+from holdfast.errors import ConfigError
+from holdfast.events import DeadLettered, Event, Events
+from holdfast.queue.message import AnyMessage, QueueMessage, get_lease
+from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import SimulatedSqs
+from holdfast.worker.context import Context
+from holdfast.worker.outcome import Reject, Retry
+from holdfast.worker.worker import Worker
 
 LEASE = 30.0
 

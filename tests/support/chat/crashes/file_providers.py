@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from holdfast.conversations.errors import SendStatusUnknown, TransientError
-from holdfast.conversations.outbox import SentPart, WriterAnswer
-from holdfast.conversations.ports import (
+from holdfast.chat.errors import SendStatusUnknown, SendUnclear, TransientError
+from holdfast.chat.outbox import SentPart, WriterAnswer
+from holdfast.chat.ports import (
     ReplyPart,
     ReplyRequest,
     ReplySender,
@@ -17,8 +17,8 @@ from holdfast.conversations.ports import (
     Secret,
     SecretStore,
 )
-from holdfast.core.clock import Clock
-from holdfast.core.queue.message import make_id
+from holdfast.lease.clock import Clock
+from holdfast.queue.message import make_id
 
 Line = dict[str, Any]
 
@@ -97,7 +97,8 @@ class LedgerSender:
     """A sender that records each send as a line, so that sending twice is visible.
 
     `finds` says whether `find` works: always, never, or in half of the calls. It compares
-    address and text, like real providers.
+    address and text, like real providers. With `unclear` the answer to the first send is lost,
+    after the part was sent or instead of that.
     """
 
     secret_fields: tuple[str, ...] = ("token",)
@@ -110,9 +111,10 @@ class LedgerSender:
         *,
         finds: Literal["always", "never", "by chance"],
         refusals: int = 0,
+        unclear: Literal["", "sent", "not sent"] = "",
     ) -> None:
         self._ledger, self._clock = ledger, clock
-        self._finds, self._refusals = finds, refusals
+        self._finds, self._refusals, self._unclear = finds, refusals, unclear
 
     @contextmanager
     def connect(
@@ -121,9 +123,17 @@ class LedgerSender:
         yield lambda: self.send(part)
 
     def send(self, part: ReplyPart) -> SentPart:
-        if self._refusals and self._count_refused() < self._refusals:
+        if self._refusals and self._count("refused") < self._refusals:
             self._ledger.add(what="refused")
             raise TransientError("the sender is unavailable")
+        if self._unclear and not self._count("unclear"):
+            self._ledger.add(what="unclear")
+            if self._unclear == "sent":
+                self._accept(part)
+            raise SendUnclear("the answer was lost")
+        return self._accept(part)
+
+    def _accept(self, part: ReplyPart) -> SentPart:
         sid = f"out-{make_id()[:12]}"
         self._ledger.add(
             what="sent",
@@ -135,8 +145,8 @@ class LedgerSender:
         )
         return SentPart(sid, "queued")
 
-    def _count_refused(self) -> int:
-        return sum(line["what"] == "refused" for line in self._ledger.lines())
+    def _count(self, what: str) -> int:
+        return sum(line["what"] == what for line in self._ledger.lines())
 
     def find(
         self, part: ReplyPart, secret: Secret, *, since: float, known: Sequence[str]

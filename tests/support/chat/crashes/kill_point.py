@@ -25,6 +25,7 @@ STEPS = {
     "writer.write": "step 9",
     "store.note(PreparedReply)": "step 9",
     "store.note(SendingReply)": "step 10",
+    "store.note(UnclearReply)": "step 10, unclear send",
     "sender.connect": "step 10",
     "sender.send": "step 10",
     "sender.find": "step 10, unclear send",

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from support.conversations.crashes.kill_point import Doom
-from support.conversations.crashes.worker_process import KEY, MESSAGES, Life, Place, Scene
-from support.filesystem.crash import Ending
+from support.chat.crashes.kill_point import Doom
+from support.chat.crashes.worker_process import KEY, MESSAGES, Life, Place, Scene
+from support.files.crash import Ending
 from support.fork_server import SmallChild
 
 Act = Callable[[Life], None]

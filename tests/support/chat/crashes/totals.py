@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from holdfast.adapters.chat.outbox import read_outbox
-from holdfast.conversations.model import Conversation, HistoryMessage, ParkedBatch, Status
-from holdfast.conversations.outbox import SendingReply
-from support.conversations.crashes.file_providers import sent
-from support.conversations.crashes.worker_process import KEY, Place
+from holdfast.chat.model import Conversation, HistoryMessage, ParkedBatch, Status
+from holdfast.chat.outbox import SendingReply
+from holdfast.chat.providers.outbox import read_outbox
+from support.chat.crashes.file_providers import sent
+from support.chat.crashes.worker_process import KEY, Place
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from support.conversations.crashes.kill_point import describe_blow
-from support.conversations.crashes.signalled_process import (
+from support.chat.crashes.kill_point import describe_blow
+from support.chat.crashes.signalled_process import (
     Act,
     Struck,
     copy_place,
     list_owed,
     make_doom,
 )
-from support.conversations.crashes.totals import Books, is_being_sent, read_books
-from support.conversations.crashes.worker_process import (
+from support.chat.crashes.totals import Books, is_being_sent, read_books
+from support.chat.crashes.worker_process import (
     AWAY_SECONDS,
     STEP_SECONDS,
     Life,

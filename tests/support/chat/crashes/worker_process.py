@@ -13,28 +13,28 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Literal
 
-from holdfast.adapters.chat.outbox import OutboxSender
-from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
-from holdfast.adapters.local.sqlite import SQLiteConversations
-from holdfast.conversations.messages import Inbound, Trigger
-from holdfast.conversations.model import Channel, ConversationKey, LockAcquired, Status
-from holdfast.conversations.outbox import SendingReply
-from holdfast.conversations.policy import ConversationPolicy, ConversationProfile, Doubt
-from holdfast.conversations.ports import ReplySender, ReplyWriter
-from holdfast.conversations.processor import BatchProcessor
-from holdfast.conversations.staging import Stager
-from holdfast.conversations.sweeper import Sweeper
-from holdfast.core.backoff import Backoff
-from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.events import Events
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.manager import MessageState
-from holdfast.core.queue.message import get_lease
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.outcome import Outcome, retry_after_error, to_outcome
-from holdfast.core.worker.settle import settle
+from holdfast.chat.messages import Inbound, Trigger
+from holdfast.chat.model import Channel, ConversationKey, LockAcquired, Status
+from holdfast.chat.outbox import SendingReply
+from holdfast.chat.policy import ConversationPolicy, ConversationProfile, Doubt
+from holdfast.chat.ports import ReplySender, ReplyWriter
+from holdfast.chat.processor import BatchProcessor
+from holdfast.chat.providers.outbox import OutboxSender
+from holdfast.chat.sqlite_conversations import SQLiteConversations
+from holdfast.chat.staging import Stager
+from holdfast.chat.sweeper import Sweeper
+from holdfast.events import Events
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.manager import MessageState
+from holdfast.queue.message import get_lease
+from holdfast.queues.files import FilesystemQueue, FsOps
 from holdfast.testing.clock import ManualClock
-from support.conversations.crashes.file_providers import (
+from holdfast.worker.context import Context
+from holdfast.worker.outcome import Outcome, retry_after_error, to_outcome
+from holdfast.worker.settle import settle
+from support.chat.crashes.file_providers import (
     ForgetfulWriter,
     Ledger,
     LedgerSender,
@@ -42,7 +42,7 @@ from support.conversations.crashes.file_providers import (
     Partners,
     ThreadWriter,
 )
-from support.conversations.crashes.kill_point import CALL_SECONDS, Doom
+from support.chat.crashes.kill_point import CALL_SECONDS, Doom
 
 KEY = ConversationKey("whatsapp:+4915100000000", "chat-one")
 MESSAGES = ("first", "second", "third")
@@ -61,12 +61,13 @@ class Scene:
     """The course of a conversation if no process dies."""
 
     sender: Literal["finds", "blind", "outbox"] = "finds"
-    in_doubt: Doubt = "at_most_once"
+    in_doubt: Doubt = "if_missing"
     pages: int = 1
     threads: bool = (
         True  # the writer keeps threads; otherwise a reply that was not noted is lost
     )
     refusals: int = 0  # how often the sender refuses
+    unclear: Literal["", "sent", "not sent"] = ""  # the sender's first answer is lost
     third_at: float = 2.0  # seconds after the first message
     late: str = ""  # before this call one more message arrives
     since: str = ""  # the first call to strike; before it all scenes are the same
@@ -87,7 +88,8 @@ class Scene:
     @property
     def policy(self) -> ConversationPolicy:
         """Return the policy of the conversation."""
-        return ConversationPolicy(in_doubt=self.in_doubt)
+        # No lease is renewed here, so look-ups must end within half of a lease.
+        return ConversationPolicy(in_doubt=self.in_doubt, writer_seconds=LEASE_SECONDS)
 
 
 class Place:
@@ -122,7 +124,10 @@ class Place:
         if self.scene.sender == "outbox":
             return OutboxSender(self.letters, clock)
         finds: Any = "always" if self.scene.sender == "finds" else "never"
-        return LedgerSender(self.sent, clock, finds=finds, refusals=self.scene.refusals)
+        scene = self.scene
+        return LedgerSender(
+            self.sent, clock, finds=finds, refusals=scene.refusals, unclear=scene.unclear
+        )
 
     def read_last_calls(self) -> list[str]:
         """Return the calls of the last process that was struck, as it recorded them."""
@@ -153,7 +158,7 @@ class Life:
     doom: Doom = field(default_factory=Doom)
 
     def __post_init__(self) -> None:
-        self.clock = clock = ManualClock(self.at - BOOTED_AT, time=self.at)
+        self.clock = clock = ManualClock(self.at - BOOTED_AT, time=self.at, auto_advance=True)
         self.store = self.place.store
         self.queue = FilesystemQueue(
             self.place.folder,
@@ -285,7 +290,7 @@ def must_park(place: Place) -> bool:
     outbox = conversation.outbox if conversation else None
     if not isinstance(outbox, SendingReply) or place.scene.sender == "outbox":
         return False
-    return place.scene.in_doubt == "at_most_once" and not _can_be_found(place, outbox)
+    return place.scene.in_doubt != "at_least_once" and not _can_be_found(place, outbox)
 
 
 def _can_be_found(place: Place, outbox: SendingReply) -> bool:

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.conversations.model import (
+from holdfast.chat.model import (
     ConversationKey,
     HistoryMessage,
     LockAcquired,
     LockGrant,
     Status,
 )
-from holdfast.conversations.outbox import Outbox, SendingReply
-from holdfast.conversations.ports import ConversationStore, ReplyPart
+from holdfast.chat.outbox import Outbox, SendingReply, UnclearReply
+from holdfast.chat.ports import ConversationStore, ReplyPart
 from holdfast.testing import ManualClock
-from support.conversations.simulation.providers import Assistant
+from support.chat.simulation.providers import Assistant
 
 CHECKED = frozenset({"finish", "park", "release", "drop_staged"})
 
@@ -110,7 +110,7 @@ class Witness:
 
     def _check_note(self, before: Outbox | None, after: Outbox) -> None:
         """Count a part that may have been sent and is sent again, as `at_least_once` allows."""
-        if isinstance(after, SendingReply) and isinstance(before, SendingReply):
+        if isinstance(after, SendingReply) and isinstance(before, SendingReply | UnclearReply):
             part = len(after.parts)
             if part == len(before.parts):
                 self._unclear.update((sid, part) for sid in after.sids)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from holdfast.conversations.model import (
+from holdfast.chat.model import (
     ConversationKey,
     ConversationNotFound,
     LockAcquired,

@@ -9,25 +9,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from holdfast.conversations.batching import BatchCollector
-from holdfast.conversations.errors import LockLost
-from holdfast.conversations.merging import merge_texts, sort_fragments
-from holdfast.conversations.messages import Trigger
-from holdfast.conversations.model import (
+from holdfast.chat.batching import BatchCollector
+from holdfast.chat.delivery import ReplyDelivery
+from holdfast.chat.errors import LockLost
+from holdfast.chat.merging import merge_texts, sort_fragments
+from holdfast.chat.messages import Trigger
+from holdfast.chat.model import (
     ConversationKey,
     ConversationNotFound,
     Fragment,
     LockAcquired,
     LockHeld,
 )
-from holdfast.conversations.outbox import SentPart, WritingReply
-from holdfast.conversations.processor import BatchProcessor
-from holdfast.conversations.replies import ProviderResolver, ReplyPipeline
-from holdfast.conversations.sweeper import Sweeper
-from holdfast.conversations.turn_state import BatchedTurn, EmptyBatch, LockedTurn, StillTyping
-from holdfast.core.errors import StoreUnavailable
-from holdfast.core.worker.outcome import Done
-from support.conversations.simulation.fault_rates import (
+from holdfast.chat.outbox import SentPart, WritingReply
+from holdfast.chat.processor import BatchProcessor
+from holdfast.chat.replies import ProviderResolver
+from holdfast.chat.sweeper import Sweeper
+from holdfast.chat.turn_state import BatchedTurn, EmptyBatch, LockedTurn, StillTyping
+from holdfast.errors import StoreUnavailable
+from holdfast.worker.outcome import Done
+from support.chat.simulation.fault_rates import (
     FROZEN,
     LATE,
     PROCESSORS_DIE,
@@ -36,7 +37,7 @@ from support.conversations.simulation.fault_rates import (
     STORM,
     Weather,
 )
-from support.conversations.simulation.faulty_stores import (
+from support.chat.simulation.faulty_stores import (
     ByPresence,
     Forgetful,
     LocksForEver,
@@ -46,8 +47,8 @@ from support.conversations.simulation.faulty_stores import (
     UnfencedFinish,
     UnfencedRelease,
 )
-from support.conversations.simulation.single_faults import Trouble
-from support.conversations.simulation.world import Build
+from support.chat.simulation.single_faults import Trouble
+from support.chat.simulation.world import Build
 
 # -- processors that lack one element
 
@@ -136,21 +137,59 @@ class LooseBatches(BatchProcessor):
         self._collector = AnyBatch(self._store, self._policy, self._clock, self._park)
 
 
-class AssumesNotSent(ReplyPipeline):
-    """A pipeline that treats every unclear part as not sent."""
+class AssumesNotSent(ReplyDelivery):
+    """A delivery that treats every unclear part as not sent."""
 
-    def _resolve_unknown(self, *_: Any) -> SentPart | None:
+    def _resolve_interrupted(self, *_: Any) -> SentPart | None:
+        return None
+
+    def _resolve_unclear(self, *_: Any) -> SentPart | None:
         return None
 
 
-class SendsAgain(BatchProcessor):
-    """A processor that sends every unclear part again."""
+class AssumesOver(ReplyDelivery):
+    """A delivery that treats an interrupted call like one that is over."""
+
+    def _resolve_interrupted(self, following: Any, since: float) -> SentPart | None:
+        return self._resolve_unclear(following, since, 1)
+
+
+class LooksUpOnce(ReplyDelivery):
+    """A delivery that believes the first look-up."""
+
+    def _look_up(self, following: Any, since: float) -> SentPart | None:
+        self._wait(following.locked, 1.0)
+        return following.find(since)
+
+
+class Delivers(BatchProcessor):
+    """A processor with another delivery."""
+
+    delivery: type[ReplyDelivery]
 
     def __init__(self, store: Any, providers: Any, *args: Any, **how: Any) -> None:
         super().__init__(store, providers, *args, **how)
-        self._replies = AssumesNotSent(
+        self._delivery = self.delivery(
             store, ProviderResolver(providers), self._policy, self._clock, self._events
         )
+
+
+class SendsAgain(Delivers):
+    """A processor that sends every unclear part again."""
+
+    delivery = AssumesNotSent
+
+
+class SendsInterruptedAgain(Delivers):
+    """A processor that sends an interrupted part again if it is missing."""
+
+    delivery = AssumesOver
+
+
+class Believes(Delivers):
+    """A processor that believes the first look-up."""
+
+    delivery = LooksUpOnce
 
 
 class ReliesOnItsTrigger(BatchProcessor):
@@ -218,6 +257,12 @@ MUTANTS = {
     ),
     "an unclear send may have been sent": Mutant(
         Build(processor=SendsAgain), ROUGH, ("I-MS-2",)
+    ),
+    "an interrupted send may still be sent": Mutant(
+        Build(processor=SendsInterruptedAgain), FROZEN, ("I-MS-2",)
+    ),
+    "an unclear send is looked up several times": Mutant(
+        Build(processor=Believes), ROUGH, ("I-MS-2",)
     ),
     "the lock expires": Mutant(Build(store=LocksForEver), PROCESSORS_DIE, ("I-MS-4", "I-MS-5")),
     "an expired window counts as gone": Mutant(Build(store=ByPresence), STORM, ("I-MS-5",)),

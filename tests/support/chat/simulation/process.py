@@ -5,13 +5,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from threading import Event
 from typing import Any, Protocol
 
-from holdfast.conversations.messages import Trigger
-from holdfast.conversations.processor import BatchProcessor
-from holdfast.core.errors import QueueUnavailable, StoreUnavailable
-from holdfast.core.lease.lease import Lease
-from holdfast.core.worker.context import Context
-from holdfast.core.worker.outcome import GiveBack, Retry
+from holdfast.chat.messages import Trigger
+from holdfast.chat.processor import BatchProcessor
+from holdfast.errors import QueueUnavailable, StoreUnavailable
+from holdfast.lease.lease import Lease
 from holdfast.testing import ManualClock
+from holdfast.worker.context import Context
+from holdfast.worker.outcome import GiveBack, Retry
 
 _STAGING = ("create", "stage", "open_window", "mark_triggered", "window", "close_window")
 _BATCH = ("acquire", "release", "staged", "processed", "drop_staged", "note", "finish")
@@ -111,6 +111,22 @@ class ProviderPort(Port):
             connection = self._provider.connect(*args, **kwargs)
             send = self.reach("connect", opened.enter_context, connection)
             yield lambda: self.reach("send", send)
+
+
+class ProcessClock:
+    """The world's clock, as a process reads it. A wait is a step in which time passes."""
+
+    def __init__(
+        self, connection: Connection, clock: ManualClock, pass_time: Callable[[float], None]
+    ) -> None:
+        self._connection, self._pass_time = connection, pass_time
+        self.time, self.monotonic = clock.time, clock.monotonic
+
+    def wait(self, event: Event, seconds: float) -> bool:
+        self._connection.before("wait")
+        if not event.is_set():
+            self._pass_time(seconds)
+        return event.is_set()
 
 
 class KeeperByHand:

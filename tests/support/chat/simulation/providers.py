@@ -9,17 +9,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from holdfast.conversations.errors import (
+from holdfast.chat.errors import (
     PermanentError,
     SendStatusUnknown,
     SendUnclear,
     TransientError,
 )
-from holdfast.conversations.outbox import SentPart, WriterAnswer
-from holdfast.conversations.ports import ReplyPart, ReplyRequest, Secret
-from support.conversations.simulation.fault_rates import Fate
+from holdfast.chat.outbox import SentPart, WriterAnswer
+from holdfast.chat.ports import ReplyPart, ReplyRequest, Secret
+from holdfast.testing import ManualClock
+from support.chat.simulation.fault_rates import Fate
 
 Finder = Literal["finds", "cannot tell"]
+MAX_LAG_SECONDS = 29.0
 
 
 class Assistant:
@@ -73,12 +75,17 @@ class Assistant:
 
 @dataclass
 class Carrier:
-    """A sender; `sent` is what customers received, in order."""
+    """A sender; `sent` is what customers received, in order.
+
+    A message is listed some seconds after it was accepted.
+    """
 
     fate: Fate
     finder: Finder
+    clock: ManualClock
     on_sent: Callable[[ReplyPart], None]
     sent: list[tuple[ReplyPart, SentPart]] = field(default_factory=list)
+    listed_at: dict[str, float] = field(default_factory=dict)  # by sid
     secret_fields = ()
     repeatable = False
 
@@ -110,6 +117,8 @@ class Carrier:
     def _accept(self, part: ReplyPart) -> SentPart:
         accepted = SentPart(f"SM{len(self.sent) + 1}", "queued")
         self.sent.append((part, accepted))
+        lag_seconds = self.fate.random.choice((0.0, 5.0, MAX_LAG_SECONDS))
+        self.listed_at[accepted.message_sid] = self.clock.monotonic() + lag_seconds
         self.on_sent(part)
         return accepted
 
@@ -121,7 +130,11 @@ class Carrier:
         if self.fate.strikes(self.fate.weather.sender_fails / 2):
             raise TransientError("unavailable")
         matching = [sent for other, sent in self.sent if other.reference == part.reference]
-        return next((sent for sent in matching if sent.message_sid not in known), None)
+        listed = [sent for sent in matching if self._is_listed(sent.message_sid)]
+        return next((sent for sent in listed if sent.message_sid not in known), None)
+
+    def _is_listed(self, sid: str) -> bool:
+        return self.listed_at[sid] <= self.clock.monotonic()
 
 
 @dataclass

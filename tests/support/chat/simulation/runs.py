@@ -2,14 +2,18 @@
 
 from functools import partial
 from random import Random
+from typing import get_args
 
-from holdfast.conversations.messages import Inbound
-from holdfast.conversations.model import ConversationKey
-from holdfast.core.errors import QueueUnavailable, StoreUnavailable
-from support.conversations.simulation.checked_store import Violation
-from support.conversations.simulation.fault_rates import Died, Weather
-from support.conversations.simulation.world import KEYS, Build, World
+from holdfast.chat.messages import Inbound
+from holdfast.chat.model import ConversationKey
+from holdfast.chat.policy import Doubt
+from holdfast.errors import QueueUnavailable, StoreUnavailable
+from support.chat.simulation.checked_store import Violation
+from support.chat.simulation.fault_rates import Died, Weather
+from support.chat.simulation.world import KEYS, Build, World
 from support.interleaving import Wandering
+
+DOUBTS: tuple[Doubt, ...] = get_args(Doubt)
 
 
 def make_inbound(key: ConversationKey, number: int) -> Inbound:
@@ -97,8 +101,8 @@ def simulate(weather: Weather, seed: int, build: Build | None = None) -> World:
         Wandering(seed),
         seed,
         build=build,
-        in_doubt="at_least_once" if seed % 2 else "at_most_once",
-        finder="cannot tell" if seed // 2 % 2 else "finds",
+        in_doubt=DOUBTS[seed % 3],
+        finder="cannot tell" if seed // 3 % 2 else "finds",
     )
     try:
         _run_world(world, Random(seed))

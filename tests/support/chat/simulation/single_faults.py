@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
-from holdfast.conversations.policy import ConversationPolicy, Doubt
-from support.conversations.simulation.fault_rates import Died, Weather
-from support.conversations.simulation.runs import finish_quietly, make_inbound
-from support.conversations.simulation.world import KEYS, Build, Process, World
+from holdfast.chat.policy import ConversationPolicy, Doubt
+from support.chat.simulation.fault_rates import Died, Weather
+from support.chat.simulation.runs import finish_quietly, make_inbound
+from support.chat.simulation.world import KEYS, Build, Process, World
 from support.interleaving import Baton, Policy, Scripted, explore
 
 KEY = KEYS[0]

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.conversations.messages import Trigger
-from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal
+from holdfast.chat.messages import Trigger
+from holdfast.lease.lease import RENEWED, Lease, Refused, Renewal
 from holdfast.testing import ManualClock
-from support.conversations.simulation.fault_rates import Fate
+from support.chat.simulation.fault_rates import Fate
 
 
 @dataclass

@@ -10,25 +10,27 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from holdfast.conversations.messages import Inbound
-from holdfast.conversations.model import Channel, ConversationKey, Status, WaitingConversation
-from holdfast.conversations.policy import ConversationPolicy, ConversationProfile, Doubt
-from holdfast.conversations.ports import ConversationStore
-from holdfast.conversations.processor import BatchProcessor
-from holdfast.conversations.staging import Stager
-from holdfast.conversations.sweeper import Sweeper
-from holdfast.testing import ManualClock, MemoryConversations
-from support.conversations.simulation.checked_store import Witness
-from support.conversations.simulation.fault_rates import Died, Fate, Weather
-from support.conversations.simulation.process import (
+from holdfast.chat.messages import Inbound
+from holdfast.chat.model import Channel, ConversationKey, Status, WaitingConversation
+from holdfast.chat.policy import ConversationPolicy, ConversationProfile, Doubt
+from holdfast.chat.ports import ConversationStore
+from holdfast.chat.processor import BatchProcessor
+from holdfast.chat.staging import Stager
+from holdfast.chat.sweeper import Sweeper
+from holdfast.testing import ManualClock
+from support.chat.expiring_store import ExpiringConversations
+from support.chat.simulation.checked_store import Witness
+from support.chat.simulation.fault_rates import Died, Fate, Weather
+from support.chat.simulation.process import (
     Consumer,
     KeeperByHand,
+    ProcessClock,
     ProviderPort,
     QueuePort,
     StorePort,
 )
-from support.conversations.simulation.providers import Assistant, Carrier, Finder, Providers
-from support.conversations.simulation.trigger_queue import TriggerBox
+from support.chat.simulation.providers import Assistant, Carrier, Finder, Providers
+from support.chat.simulation.trigger_queue import TriggerBox
 from support.interleaving import Baton, Policy
 
 KEYS = tuple(ConversationKey(f"whatsapp:+1555000{n}", f"c{n}") for n in range(3))
@@ -86,13 +88,13 @@ class World:
         self.conversation_policy = conversation_policy or choose_policy(
             weather, in_doubt, self.fate.random
         )
-        self.memory = MemoryConversations(clock=self.clock)
+        self.memory = ExpiringConversations(clock=self.clock)
         resends = self.conversation_policy.in_doubt == "at_least_once"
         seen_store = self.build.store(self.memory)
         self.witness = Witness(seen_store, self.memory, self.clock, resends=resends)
         self.assistant = Assistant(self.fate, self.witness.record_question)
         self.witness.assistant = self.assistant
-        self.carrier = Carrier(self.fate, finder, self.witness.record_sent)
+        self.carrier = Carrier(self.fate, finder, self.clock, self.witness.record_sent)
         self.box = TriggerBox(self.clock, self.fate)
         self.baton = Baton(policy)
         self.processes: list[Process] = []
@@ -290,7 +292,7 @@ class Process:
             keeper=self.keeper,  # type: ignore[arg-type]
             policy=world.conversation_policy,
             max_attempts=5,
-            clock=world.clock,
+            clock=ProcessClock(self, world.clock, world.pass_time),  # type: ignore[arg-type]
         )
         return Consumer(processor, self.queue, self.keeper, world.clock)
 

@@ -8,11 +8,11 @@ import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from botocore.exceptions import InvalidConfigError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.adapters.aws.json_client.signing import Signer
+from holdfast.aws.json_client.signing import Signer, freeze_credentials
+from holdfast.errors import ConfigError
 
 SECRET = "canary-of-a-secret-key"
 
@@ -27,7 +27,7 @@ seconds = st.integers(min_value=946_684_800, max_value=4_102_444_800)
     region=words,
     access_key=words,
     secret_key=st.text(min_size=1, max_size=40),
-    token=st.none() | words,
+    token=st.none() | st.text(st.characters(codec="latin-1", exclude_characters="\r\n")),
     target=words,
     host=hosts,
     is_sqs=st.booleans(),
@@ -72,12 +72,18 @@ def test_the_key_of_yesterday_or_of_other_credentials_is_not_used() -> None:
         assert signer.sign({}, b"", credentials, now) == fresh.sign({}, b"", credentials, now)
 
 
-@pytest.mark.parametrize("line_break", ["\n", "\r"])
-@pytest.mark.parametrize("position", ["access_key", "token"])
-def test_credentials_cannot_add_a_header(position: str, line_break: str) -> None:
-    values = {"access_key": "a", "token": "t"}
-    values[position] += f"{line_break}x-other: {SECRET}"
-    credentials = Credentials(values["access_key"], SECRET, values["token"])
-    with pytest.raises(InvalidConfigError, match="line break") as raised:
-        Signer("sqs", "eu-west-1").sign({}, b"", credentials, 0)
+@pytest.mark.parametrize("position", ["access key", "session token"])
+@pytest.mark.parametrize("text", ["\n", "\r", "\r\nx-other: 1", "ü\u0107", "\udcff"])
+def test_credentials_that_cannot_be_sent_are_refused_by_name(position: str, text: str) -> None:
+    values = {"access key": "a", "session token": "t"}
+    values[position] += f"{text}{SECRET}"
+    credentials = Credentials(values["access key"], SECRET, values["session token"])
+    with pytest.raises(ConfigError, match=position) as raised:
+        freeze_credentials(credentials)
+    assert SECRET not in str(raised.value)
+
+
+def test_a_secret_key_that_is_not_a_text_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="secret key") as raised:
+        freeze_credentials(Credentials("a", f"{SECRET}\udcff"))
     assert SECRET not in str(raised.value)

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 import prometheus_client
 import pytest
 
-from holdfast.adapters.observe.metrics import Metrics
-from holdfast.core.events import Event, Events
-from holdfast.jobs import events as ev
-from holdfast.jobs.errors import StoreUnavailable
-from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
-from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskResult, TaskToken
-from holdfast.jobs.tracker import JobTracker
+from holdfast.events import Event, Events
+from holdfast.exports import events as ev
+from holdfast.exports.errors import StoreUnavailable
+from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
+from holdfast.exports.model import ExportJob, ExportTask, JobStatus, TaskResult, TaskToken
+from holdfast.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
+from holdfast.exports.sqlite_jobs import MemoryJobs
+from holdfast.exports.tracker import JobTracker
+from holdfast.telemetry.prometheus import Metrics
 from holdfast.testing import ManualClock
-from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
-from holdfast.testing.stepfunctions import SimulatedStepFunctions, TokenState
 
 MANY = 110
 
@@ -46,7 +46,7 @@ class Stage:
         self.clock = ManualClock()
         self.registry = prometheus_client.CollectorRegistry()
         events = Events(self.events.append, Metrics(self.registry))
-        self.jobs = MemoryJobs(JobMemory(), self.clock)
+        self.jobs = MemoryJobs(clock=self.clock)
         self.service = Crossing(self.clock)
         self.tracker = self.service.tracker = JobTracker(self.jobs, self.service, events=events)
         self.orchestrator = HeartbeatOrchestrator(
@@ -122,14 +122,15 @@ def test_a_heartbeat_of_a_token_that_is_replaced_meanwhile_is_not_a_failure(
     assert stage.count_failures() == 0
 
 
-def test_a_token_that_was_lost_is_a_failure_once(stage: Stage) -> None:
+def test_a_token_that_was_lost_is_a_failure_until_that_is_noted(stage: Stage) -> None:
+    """The second refusal confirms the first, and then the token gets no more heartbeats."""
     stage.begin("job", TaskToken("foreign"))
-    stage.orchestrator.trigger_heartbeat()
-    stage.orchestrator.trigger_heartbeat()
+    for _ in range(4):
+        stage.orchestrator.trigger_heartbeat()
     stage.orchestrator.stop()
-    assert stage.count_failures() == stage.count_sent() == 1
-    [failed] = [event for event in stage.events if isinstance(event, ev.HeartbeatFailed)]
-    assert (failed.job_id, failed.code) == ("job", "InvalidToken")
+    assert stage.count_failures() == stage.count_sent() == stage.service.calls == 2
+    failed = [event for event in stage.events if isinstance(event, ev.HeartbeatFailed)]
+    assert [(event.job_id, event.code) for event in failed] == [("job", "InvalidToken")] * 2
 
 
 def test_a_refusal_that_the_store_cannot_explain_is_a_failure(stage: Stage) -> None:

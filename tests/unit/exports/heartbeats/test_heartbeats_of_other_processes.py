@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.jobs.active_jobs import ProgressWatch
-from holdfast.jobs.errors import CallbackRefused
-from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
-from holdfast.jobs.heartbeats.schedule import HeartbeatTiming
-from holdfast.jobs.model import ExportJob, JobStatus
-from holdfast.testing.stepfunctions import SimulatedStepFunctions, TokenState
-from support.jobs.orchestrator import World
+from holdfast.exports.active_jobs import ProgressWatch
+from holdfast.exports.errors import CallbackRefused
+from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
+from holdfast.exports.heartbeats.schedule import HeartbeatTiming
+from holdfast.exports.model import ExportJob, JobStatus
+from holdfast.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
+from support.exports.orchestrator import World
 
 INTERVAL = 30.0
 PROGRESS = 10.0  # how often a process notes the progress of its jobs

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.process.frames import BrokenFrame
-from holdfast.core.process.wire import (
+from holdfast.exports.pool import wire
+from holdfast.process.frames import BrokenFrame
+from holdfast.process.wire import (
     MAX_TEXT,
     PULSE,
     describe_error,
     pack_broken,
     unpack_broken,
 )
-from holdfast.jobs.pool import wire
 
 TASK = {"jobId": "j", "taskId": "t", "nonce": 7}
 

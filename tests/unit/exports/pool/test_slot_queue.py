@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.jobs.pool.slot_queue import SlotQueue, Task, choose_limit
+from holdfast.exports.pool.slot_queue import SlotQueue, Task, choose_limit
 from holdfast.testing.clock import ManualClock
 
 SLOTS = 4
@@ -97,6 +97,19 @@ def test_a_task_that_turns_out_to_be_long_does_not_keep_the_others_waiting() -> 
         worker.put("a", "b", "c")
         worker.spend(0.5, 0.95)  # the running task, without its end
         assert count_taken(slots, 60.0) == 3
+
+
+def test_slots_that_waited_when_the_limit_fell_do_not_wait_for_a_long_task() -> None:
+    """As after the start of a process, whose imports compute until the first task comes."""
+    worker = Worker()
+    with other_slots(worker) as slots:
+        assert count_taken(slots, 0.1) == 0
+        worker.spend(0.05, 0.95)
+        worker.put("long")
+        assert wait(slots, 60.0, FIRST_COMPLETED).done
+        worker.put("a", "b")
+        worker.spend(0.5, 0.95)
+        assert count_taken(slots, 5.0) == 3
 
 
 def test_a_task_that_begins_to_wait_does_not_keep_the_others_waiting() -> None:

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.adapters.local.filesystem import FsOps, names
-from holdfast.core.queue.manager import MessageState
-from holdfast.core.queue.message import get_lease
+from holdfast.lease.clock import to_utc
+from holdfast.queue.manager import MessageState
+from holdfast.queue.message import get_lease
+from holdfast.queues.files import FsOps, names
 from holdfast.testing.clock import ManualClock
-from support.filesystem import audit
-from support.filesystem.queue_folder import Ground, Queue, make_clock, make_message
-from support.filesystem.watched import WatchedFs
+from support.files import audit
+from support.files.queue_folder import Ground, Queue, make_clock, make_message
+from support.files.watched import WatchedFs
 
 LEASE = 30.0
 WATCHED = LEASE * 1.001 + 0.001
@@ -101,14 +102,37 @@ def test_a_process_that_starts_after_the_clock_was_set_watches_older_leases(
     assert len(late_comer.poll()) == 1
 
 
-def test_what_is_pushed_after_the_clock_was_set_back_is_not_an_hour_late(
-    ground: Ground,
+@pytest.mark.parametrize("start", [0.0, 0.001, 1.999])  # 0.0: where delayed tasks begin
+def test_what_is_due_now_stays_due_and_in_order_when_the_clock_is_set_back(
+    ground: Ground, start: float
 ) -> None:
+    ground.clock.advance(start)
     queue = ground.queue()
     queue.push(make_message("a"))
-    ground.clock.step_time(-3600.0)
-    queue.push(make_message("b"))
-    assert [message.id for message in queue.poll(2)] == ["b"]
+    queue.push_many([make_message("b"), make_message("c")])
+    queue.push(make_message("later"), delay_seconds=60.0)
+    [failed] = queue.poll()
+    queue.nack(failed, delay_seconds=0.0)
+    ground.clock.step_time(-86_400.0)
+    queue.push(make_message("d"))
+    other = ground.queue()
+    assert other.stats().ready == 4
+    due_at = {info.id: info.due_at for info in other.peek(MessageState.PENDING)}
+    assert due_at.pop("later") == to_utc(ground.clock.time() + 86_460.0)
+    assert max(due_at.values()) <= to_utc(ground.clock.time())
+    assert [message.id for message in other.poll(5)] == ["a", "b", "c", "d"]
+    assert other.poll() == []
+
+
+def test_the_folder_of_tasks_from_a_clock_that_was_ahead_is_removed(ground: Ground) -> None:
+    queue = ground.queue()
+    queue.push(make_message("a"))
+    ground.clock.step_time(-86_400.0)
+    other = ground.queue()
+    [message] = other.poll()
+    other.ack(message)
+    other.poll()
+    assert list((ground.folder / "pending").iterdir()) == []
 
 
 def test_the_card_of_a_worker_that_holds_something_is_kept(ground: Ground) -> None:

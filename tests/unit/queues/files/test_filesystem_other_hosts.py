@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.local.filesystem import FsOps
-from holdfast.adapters.local.filesystem.lease_watch import MAX_SHARED_BYTES
-from holdfast.core.queue.manager import MessageState
-from holdfast.core.queue.message import get_lease
+from holdfast.queue.manager import MessageState
+from holdfast.queue.message import get_lease
+from holdfast.queues.files import FsOps
+from holdfast.queues.files.lease_watch import MAX_SHARED_BYTES
 from holdfast.testing.clock import ManualClock
-from support.filesystem.faults import RefusingFs
-from support.filesystem.foreign_files import KINDS, outside_of, snapshot
-from support.filesystem.queue_folder import (
+from support.files.faults import RefusingFs
+from support.files.foreign_files import KINDS, outside_of, snapshot
+from support.files.queue_folder import (
     LEASE,
     Ground,
     Queue,
@@ -24,7 +24,7 @@ from support.filesystem.queue_folder import (
     make_message,
     move_to_another_host,
 )
-from support.filesystem.watched import WatchedFs
+from support.files.watched import WatchedFs
 
 WATCHED = LEASE * 1.001 + 0.001
 """How long a name must not change: clocks of two hosts may run at slightly different rates."""

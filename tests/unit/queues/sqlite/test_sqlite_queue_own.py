@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import AnyMessage, LeaseLost, MessageState, Refused, SQLiteQueue
-from holdfast.adapters.local.sqlite.connection import Durability
+from holdfast.store.sqlite.connection import Durability
 from holdfast.testing import ManualClock
 from support.sqlite.connections import use_connections
 

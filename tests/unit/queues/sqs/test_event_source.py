@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast import AnyMessage, ConfigError
-from holdfast.adapters.aws.sqs.event_source import make_client_and_address
-from holdfast.bootstrap import make_queue_opener
+from holdfast.queues.opening import make_queue_opener
+from holdfast.queues.sqs.event_source import make_client_and_address
 
 ACCOUNT = "123456789012"
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.core.errors import ConfigError, LeaseLost, MessageTooLarge, QueueUnavailable
-from holdfast.core.events import CheckpointNotKept, Event, Events, PollFailed
-from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.lease.lease import LeaseState, Refused, Renewed, Unanswered
-from holdfast.core.queue.message import AnyMessage, QueueMessage, get_lease
-from holdfast.core.worker.settle import SettleResult
+from holdfast.errors import ConfigError, LeaseLost, MessageTooLarge, QueueUnavailable
+from holdfast.events import CheckpointNotKept, Event, Events, PollFailed
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.lease.lease import LeaseState, Refused, Renewed, Unanswered
+from holdfast.queue.message import AnyMessage, QueueMessage, get_lease
+from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock, SimulatedSqs
+from holdfast.worker.settle import SettleResult
 from support.sqs.calls import (
     create_queue,
     open_threads,
@@ -61,7 +61,9 @@ def test_ten_messages_are_sent_received_and_deleted_in_one_call_each(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
     queue = open_queue()
-    push_count(queue, 25)
+    queue.push(AnyMessage())
+    assert sqs.calls.count("SendMessage") == 1
+    push_count(queue, 24)
     assert sqs.calls.count("SendMessageBatch") == 3
     messages = queue.poll(25)
     assert (len(messages), sqs.calls.count("ReceiveMessage")) == (25, 3)
@@ -114,7 +116,7 @@ def test_a_refused_ack_in_a_shared_batch_is_raised_in_its_own_thread_only(
 def test_a_single_ack_does_not_wait_for_others(
     open_queue: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.adapters.aws.sqs.receipts.GATHER_SECONDS", 600.0)
+    monkeypatch.setattr("holdfast.queues.sqs.receipts.GATHER_SECONDS", 600.0)
     queue = open_queue()
     push_count(queue, 1)
     queue.ack(queue.poll()[0])  # waiting would take ten minutes
@@ -634,6 +636,62 @@ def test_the_senders_attributes_survive_dead_letter_and_redrive(
     assert raw["MessageAttributes"] == trace
 
 
+@pytest.mark.parametrize(
+    ("name", "has_policy"), [("work", False), ("work", True), ("work.fifo", False)]
+)
+@pytest.mark.parametrize("by_id", [True, False])
+@pytest.mark.parametrize("count", [0, 6])
+def test_a_message_without_an_id_keeps_that_of_sqs_through_dead_letter_and_redrive(
+    open_queue: Callable[..., Queue],
+    sqs: SimulatedSqs,
+    name: str,
+    has_policy: bool,
+    by_id: bool,
+    count: int,
+) -> None:
+    """Another program sent it, so its id is that of SQS, and each copy gets another."""
+    queue, client = open_queue(name), sqs.client()
+    url = client.get_queue_url(QueueName=name)["QueueUrl"]
+    if has_policy:
+        add_redrive_policy(sqs)
+    number = {"DataType": "Number", "StringValue": "1"}
+    attributes = {f"n{index}": number for index in range(count)}
+    ids = {"MessageGroupId": "g", "MessageDeduplicationId": "d"} if queue.fifo else {}
+    sent = client.send_message(
+        QueueUrl=url, MessageBody='{"n": 1}', MessageAttributes=attributes, **ids
+    )
+    for _ in range(3):
+        [message] = queue.poll()
+        assert message.id == sent["MessageId"]
+        queue.dead_letter(message, "no use", detail="and a detail")
+        assert [letter.id for letter in queue.dead_letters()] == [message.id]
+        assert queue.redrive(message.id if by_id else None) == 1
+
+
+def test_a_malformed_message_keeps_its_id_as_a_dead_letter(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    queue, client = open_queue(), sqs.client()
+    url = client.get_queue_url(QueueName="work")["QueueUrl"]
+    sent = client.send_message(QueueUrl=url, MessageBody="no JSON")
+    for _ in range(2):
+        assert queue.poll() == []
+        [letter] = queue.dead_letters()
+        assert letter.id == sent["MessageId"]
+        assert queue.redrive(letter.id) == 1
+
+
+@pytest.mark.parametrize("value", ["two words", "ü", "a\nb", "a" * 129])
+def test_an_attribute_that_is_no_id_of_sqs_is_not_taken_for_one(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, value: str
+) -> None:
+    queue, client = open_queue(), sqs.client()
+    url = client.get_queue_url(QueueName="work")["QueueUrl"]
+    attribute = {"HoldfastId": {"DataType": "String", "StringValue": value}}
+    sent = client.send_message(QueueUrl=url, MessageBody="{}", MessageAttributes=attribute)
+    assert queue.poll()[0].id == sent["MessageId"]
+
+
 @pytest.mark.parametrize("name", ["work", "work.fifo"])
 def test_a_message_may_be_dead_lettered_again_minutes_after_its_redrive(
     open_queue: Callable[..., Queue], name: str
@@ -797,3 +855,28 @@ def test_a_checkpoint_that_is_not_kept_is_reported_once(
         queue.save_checkpoint(message, {"page": page})
     assert [type(event) for event in events_seen] == [CheckpointNotKept]
     assert queue.load_checkpoint(message) is None
+
+
+def test_dead_letters_that_are_visible_again_before_the_last_was_received_are_listed_once(
+    sqs: SimulatedSqs, clock: ManualClock, open_queue: Callable[..., Queue]
+) -> None:
+    """Otherwise a long dead-letter queue, or a slow network, is listed without an end."""
+
+    class SlowClient:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(client, name)
+
+        def receive_message(self, **options: Any) -> Any:
+            response = client.receive_message(**options)
+            clock.advance(60)
+            return response
+
+    client = sqs.client()
+    queue = open_queue()
+    push_count(queue, 3)
+    for message in queue.poll(3):
+        queue.dead_letter(message, "no use")
+    slow: Queue = SQSQueue("work", clock=clock, client=SlowClient())
+    sqs.calls.clear()
+    assert sorted(letter.id for letter in slow.dead_letters()) == ["0", "1", "2"]
+    assert sqs.calls.count("ReceiveMessage") == 3  # the last two brought nothing new

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.adapters.aws.sqs.unhandled import compute_wait_seconds, count_possible_waits
-from holdfast.core.events import DeadLettered, Event, Events
-from holdfast.core.queue.message import QueueMessage, Upgrader, get_lease
-from holdfast.core.worker.outcome import Retry
-from holdfast.core.worker.settle import SettleResult, settle
+from holdfast.events import DeadLettered, Event, Events
+from holdfast.queue.message import QueueMessage, Upgrader, get_lease
+from holdfast.queues.sqs import SQSQueue
+from holdfast.queues.sqs.unhandled import compute_wait_seconds, count_possible_waits
 from holdfast.testing import ManualClock, SimulatedSqs
+from holdfast.worker.outcome import Retry
+from holdfast.worker.settle import SettleResult, settle
 from support.sqs.calls import create_queue, set_redrive_policy
 
 LEASE = 60.0

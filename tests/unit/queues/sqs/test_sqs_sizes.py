@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.core.errors import ConfigError, MalformedMessage, MessageTooLarge
-from holdfast.core.events import Event, Events, LeaseAtRisk, PollFailed
-from holdfast.core.queue.message import AnyMessage
-from holdfast.core.worker.outcome import Reject
-from holdfast.core.worker.settle import SettleResult, settle
-from holdfast.core.worker.worker import Worker
+from holdfast.errors import ConfigError, MalformedMessage, MessageTooLarge
+from holdfast.events import Event, Events, LeaseAtRisk, PollFailed
+from holdfast.queue.message import AnyMessage
+from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock, SimulatedSqs
+from holdfast.worker.outcome import Reject
+from holdfast.worker.settle import SettleResult, settle
+from holdfast.worker.worker import Worker
 from support.sqs.calls import create_queue, set_redrive_policy
 
 LEASE = 30.0

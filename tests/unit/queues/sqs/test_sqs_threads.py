@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.sqs import long_poll
-from holdfast.adapters.aws.sqs.long_poll import LongPoll
-from holdfast.adapters.aws.sqs.queue_client import RawMessage
-from holdfast.adapters.aws.sqs.receipts import AckBatcher
+from holdfast.queues.sqs import long_poll
+from holdfast.queues.sqs.long_poll import LongPoll
+from holdfast.queues.sqs.queue_client import RawMessage
+from holdfast.queues.sqs.receipts import AckBatcher
 
 WAIT_TIMEOUT_SECONDS = 30.0
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import field_validator
 
-from holdfast.core.errors import HoldfastError, InvalidName, MalformedMessage, MessageTooLarge
-from holdfast.core.events import DeadLettered, Events
-from holdfast.core.queue.message import MAX_BYTES, AnyMessage, QueueMessage
+from holdfast.errors import HoldfastError, InvalidName, MalformedMessage, MessageTooLarge
+from holdfast.events import DeadLettered, Events
+from holdfast.queue.message import MAX_BYTES, AnyMessage, QueueMessage
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     AnyQueue,

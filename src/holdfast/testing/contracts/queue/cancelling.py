@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.core.errors import LeaseLost
-from holdfast.core.lease.lease import LeaseState
-from holdfast.core.queue.manager import MessageState
-from holdfast.core.queue.message import AnyMessage, get_lease
+from holdfast.errors import LeaseLost
+from holdfast.lease.lease import LeaseState
+from holdfast.queue.manager import MessageState
+from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     LEASE,
@@ -84,8 +84,28 @@ class CancelPromises:
         assert get_lease(message).state is LeaseState.LOST
         assert get_lease(message).lost.is_set()
 
+    def test_a_redriven_message_waits_until_its_holder_cannot_trust_its_lease(
+        self, make_queue: MakeQueue, clock: ManualClock
+    ) -> None:
+        """The holder may learn of the cancel only by its next renewal."""
+        holder, other = make_queue(), make_queue()
+        require_capabilities(other, "cancel")
+        holder.push(AnyMessage(id="a"))
+        message = poll_one(holder)
+        clock.advance(LEASE / 4)
+        holder.extend(message, LEASE)
+        clock.advance(LEASE / 4)
+        other.cancel("a")
+        assert other.redrive() == 1
+        lease = get_lease(message)
+        while lease.live and clock.monotonic() < lease.deadline:
+            assert other.poll() == []
+            clock.advance(LEASE / 8)
+        clock.advance(LEASE / 4)
+        assert poll_one(other).id == "a"
+
     def test_the_holder_of_a_cancelled_message_is_refused_after_a_redrive_too(
-        self, make_queue: MakeQueue
+        self, make_queue: MakeQueue, clock: ManualClock
     ) -> None:
         holder, successor = make_queue(), make_queue()
         require_capabilities(successor, "cancel", "fence")
@@ -93,6 +113,7 @@ class CancelPromises:
         message = poll_one(holder)
         successor.cancel("a")
         assert successor.redrive() == 1
+        clock.advance(LEASE + 1)
         again = poll_one(successor)
         assert again.attempts == message.attempts
         assert get_fence(again) > get_fence(message) + 1
@@ -177,12 +198,15 @@ class CancelPromises:
         cancelling.ack(message)
         assert_completed(cancelling, 1)
 
-    def test_a_redriven_message_goes_on_from_its_checkpoint(self, cancelling: AnyQueue) -> None:
+    def test_a_redriven_message_goes_on_from_its_checkpoint(
+        self, cancelling: AnyQueue, clock: ManualClock
+    ) -> None:
         require_capabilities(cancelling, "checkpoint")
         cancelling.push(AnyMessage(id="a"))
         cancelling.save_checkpoint(poll_one(cancelling), {"page": 7})
         cancelling.cancel("a")
         cancelling.redrive()
+        clock.advance(LEASE + 1)
         assert cancelling.load_checkpoint(poll_one(cancelling)) == {"page": 7}
 
     def test_the_history_says_that_it_was_cancelled_and_where_it_ran(

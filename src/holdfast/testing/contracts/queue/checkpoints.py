@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import HoldfastError, MessageTooLarge, NotLeased
-from holdfast.core.queue.message import MAX_BYTES, AnyMessage
+from holdfast.errors import HoldfastError, MessageTooLarge, NotLeased
+from holdfast.queue.message import MAX_BYTES, AnyMessage
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     LEASE,

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from holdfast.core.errors import LeaseLost
-from holdfast.core.queue.message import AnyMessage
+from holdfast.errors import LeaseLost
+from holdfast.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     LEASE,
@@ -51,7 +51,7 @@ class QueueConcurrencyPromises:
             return [make_queue()] * THREADS
         return [make_queue() for _ in range(THREADS)]
 
-    @pytest.mark.requirement("R001-009", "R001-035", "R001-048")
+    @pytest.mark.requirement("R001-035", "R001-048")
     def test_each_message_is_delivered_once(self, queues: list[AnyQueue]) -> None:
         pushed = queues[0].push_many(AnyMessage(id=f"{n}") for n in range(self.messages))
 

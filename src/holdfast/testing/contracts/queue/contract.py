@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.core.queue.manager import QueueManager
+from holdfast.queue.manager import QueueManager
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.bad_input import BadInputPromises
 from holdfast.testing.contracts.queue.cancelling import CancelPromises

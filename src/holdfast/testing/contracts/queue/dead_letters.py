@@ -2,9 +2,9 @@
 
 import pytest
 
-from holdfast.core.events import DeadLettered, Events
-from holdfast.core.queue.manager import MessageState
-from holdfast.core.queue.message import AnyMessage
+from holdfast.events import DeadLettered, Events
+from holdfast.queue.manager import MessageState
+from holdfast.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     LEASE,

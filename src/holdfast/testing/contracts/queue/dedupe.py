@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.queue.message import AnyMessage
+from holdfast.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     MUCH_LATER,

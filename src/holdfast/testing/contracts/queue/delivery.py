@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.core.queue.message import AnyMessage
+from holdfast.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     LEASE,
@@ -73,6 +73,11 @@ class DeliveryPromises:
     def test_an_empty_queue_gives_nothing(self, queue: AnyQueue) -> None:
         assert queue.poll() == []
         assert queue.poll(10) == []
+
+    @pytest.mark.requirement("R001-009")
+    def test_push_returns_the_id(self, queue: AnyQueue) -> None:
+        assert queue.push(AnyMessage(id="a")) == "a"
+        assert poll_one(queue).id == "a"
 
     def test_push_many_returns_the_ids_in_order(self, queue: AnyQueue) -> None:
         ids = [f"id-{number}" for number in range(20)]

@@ -5,11 +5,10 @@ import socket
 
 import pytest
 
-from holdfast.core.clock import to_utc
-from holdfast.core.lease.lease import Refused
-from holdfast.core.queue.manager import MessageState
-from holdfast.core.queue.message import AnyMessage, get_lease
-from holdfast.core.version import read_version
+from holdfast.lease.clock import to_utc
+from holdfast.lease.lease import Refused
+from holdfast.queue.manager import MessageState
+from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     LEASE,
@@ -22,6 +21,7 @@ from holdfast.testing.contracts.queue.support import (
     require_capabilities,
     take_snapshot,
 )
+from holdfast.version import read_version
 
 
 def push_every_state(queue: AnyQueue, clock: ManualClock) -> None:
@@ -193,6 +193,7 @@ class InspectionPromises:
         assert (lost.attempt, lost.outcome) == (1, "lost")
         assert lost.worker_id == held.holder.worker_id
         assert (retried.attempt, retried.outcome) == (2, "retried")
+        assert retried.worker_id == held.holder.worker_id  # the same queue polled again
         assert (retried.reason, retried.detail) == ("no answer", "Traceback: …")
         assert abs((retried.at - retried_at).total_seconds()) < 0.1
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.core.errors import LeaseLost, NotLeased
-from holdfast.core.events import Events, TakenOver
-from holdfast.core.lease.lease import LeaseState, Refused, Renewed
-from holdfast.core.queue.message import AnyMessage, get_lease
+from holdfast.errors import LeaseLost, NotLeased
+from holdfast.events import Events, TakenOver
+from holdfast.lease.lease import LeaseState, Refused, Renewed
+from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     LEASE,
@@ -83,6 +83,20 @@ class LeasePromises:
         queue.push(AnyMessage(id="newer"))
         clock.advance(LEASE + 1)
         assert [poll_one(make_queue()).id for _ in range(2)] == ["older", "newer"]
+
+    def test_a_dead_workers_messages_return_within_a_second_of_their_lease_despite_a_backlog(
+        self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
+    ) -> None:
+        """SQS promises no order, so there this holds only as far as it delivers older first."""
+        queue.push_many(AnyMessage(id=f"lost-{number}") for number in range(20))
+        lost = {message.id for message in poll_all(queue)}
+        busy = make_queue()
+        busy.push_many(AnyMessage() for _ in range(60))
+        clock.advance(LEASE - 0.1)
+        for _ in range(55):
+            clock.advance(0.02)
+            lost.discard(poll_one(busy).id)
+        assert lost == set()
 
     def test_the_fence_rises_with_every_claim(
         self, queue: AnyQueue, clock: ManualClock

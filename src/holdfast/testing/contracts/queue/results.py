@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import HoldfastError, LeaseLost, MessageTooLarge, Unsupported
-from holdfast.core.queue.manager import MAX_RESULT_BYTES
-from holdfast.core.queue.message import AnyMessage
+from holdfast.errors import HoldfastError, LeaseLost, MessageTooLarge, Unsupported
+from holdfast.queue.manager import MAX_RESULT_BYTES
+from holdfast.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     LEASE,

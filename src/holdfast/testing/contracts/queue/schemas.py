@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import pytest
 
-from holdfast.core.events import Events, SchemaTooNew
-from holdfast.core.queue.message import QueueMessage, Upgrader
+from holdfast.events import Events, SchemaTooNew
+from holdfast.queue.message import QueueMessage, Upgrader
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     MUCH_LATER,

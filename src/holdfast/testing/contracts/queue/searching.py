@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.queue.manager import MessageState
-from holdfast.core.queue.message import AnyMessage
+from holdfast.queue.manager import MessageState
+from holdfast.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.inspection import push_every_state
 from holdfast.testing.contracts.queue.support import (

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.backoff import Backoff
-from holdfast.core.errors import HoldfastError, LeaseLost, NotLeased
-from holdfast.core.lease.lease import LeaseState
-from holdfast.core.queue.message import AnyMessage, get_lease
+from holdfast.errors import HoldfastError, LeaseLost, NotLeased
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.lease import LeaseState
+from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     LEASE,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast.core.errors import LeaseLost
-from holdfast.core.lease.lease import LeaseState
-from holdfast.core.queue.message import AnyMessage, get_lease
+from holdfast.errors import LeaseLost
+from holdfast.lease.lease import LeaseState
+from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     LEASE,

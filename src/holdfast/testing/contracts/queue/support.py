@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.events import Event
-from holdfast.core.queue.manager import MessageInfo, MessageState, QueueManager
-from holdfast.core.queue.message import QueueMessage, get_lease
+from holdfast.events import Event
+from holdfast.queue.manager import MessageInfo, MessageState, QueueManager
+from holdfast.queue.message import QueueMessage, get_lease
 from holdfast.testing import ManualClock
 
 LEASE = 30.0

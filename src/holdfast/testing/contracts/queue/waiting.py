@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.queue.message import AnyMessage
+from holdfast.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, poll_one
 

@@ -1,1 +1,0 @@
-"""Ways of keeping the core's promises on real things."""

@@ -1,1 +1,0 @@
-"""Adapters for Amazon's services. They need `pip install 'holdfast[aws]'`."""

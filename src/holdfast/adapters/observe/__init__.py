@@ -1,1 +1,0 @@
-"""Optional subscribers of events: log lines and Prometheus metrics."""

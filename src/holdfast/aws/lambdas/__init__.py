@@ -1,0 +1,1 @@
+"""Lambda functions that handle batches of SQS messages."""

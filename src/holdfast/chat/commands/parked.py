@@ -1,0 +1,203 @@
+"""`holdfast chat parked`: list parked batches, and decide about one or many of them."""
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from holdfast.chat.commands import formatting
+from holdfast.chat.commands.inspect import ViewOptions, open_chat, open_store
+from holdfast.chat.errors import ParkedNotFound, PermanentError, TransientError
+from holdfast.chat.outbox import SendingReply, UnclearReply, get_outbox_state
+from holdfast.cli.arguments import WithBody, Yes
+from holdfast.cli.console import confirm, print_either, print_list, print_result
+from holdfast.cli.errors import NotFound, UsageError
+from holdfast.cli.formatting import format_age
+from holdfast.cli.ids import complete_id
+from holdfast.errors import HoldfastError
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.queue.search import contains_text
+from holdfast.text import format_count
+
+if TYPE_CHECKING:
+    from holdfast.chat.model import ParkedBatch
+    from holdfast.chat.operator import Operator
+    from holdfast.chat.ports import ConversationStore
+
+_HEADINGS = ("parked", "conversation", "messages", "reply", "age", "reason")
+Decision = Literal["retry", "sent", "drop"]
+_RESULTS: dict[Decision, str] = {
+    "retry": "staged again, for `holdfast chat work`",
+    "sent": "recorded as sent",
+    "drop": "dropped",
+}
+_QUESTIONS: dict[Decision, str] = {
+    "retry": "Answer {batches} after all?",
+    "sent": "Record the replies of {batches} as sent?",
+    "drop": "Permanently drop {batches} without a reply?",
+}
+_MAX_PROBLEMS = 3  # that an error names
+
+
+def parked(
+    parked_id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="The batch to decide about.")
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Answer it after all.")] = False,
+    sent: Annotated[bool, typer.Option("--sent", help="Record its reply as sent.")] = False,
+    drop: Annotated[bool, typer.Option("--drop", help="Drop it without a reply.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Decide about all batches, or all with --reason.")
+    ] = False,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Only batches whose reason contains this text.")
+    ] = "",
+    yes: Yes = False,
+    bodies: WithBody = False,
+    *,
+    view: ViewOptions,
+) -> None:
+    """List parked batches with their reasons, or decide about one or all of them."""
+    given: dict[Decision, bool] = {"retry": retry, "sent": sent, "drop": drop}
+    decisions = [decision for decision, is_given in given.items() if is_given]
+    _check_usage(decisions, parked_id, everything, reason)
+    if parked_id is not None:
+        _decide(decisions[0], parked_id, view, yes=yes)
+    elif everything:
+        _decide_all(decisions[0], reason, view, yes=yes)
+    else:
+        _list(reason, bodies, view)
+
+
+def _check_usage(
+    decisions: list[Decision], parked_id: str | None, everything: bool, reason: str
+) -> None:
+    if len(decisions) > 1:
+        raise UsageError("--retry, --sent and --drop cannot be combined; give one of them")
+    if decisions and parked_id is None and not everything:
+        raise UsageError(
+            f"--{decisions[0]} needs the id of a batch, which `holdfast chat parked` shows, "
+            "or --all"
+        )
+    if not decisions and (parked_id is not None or everything):
+        raise UsageError("no decision is given: add --retry, --sent or --drop")
+    if parked_id is not None and (everything or reason):
+        raise UsageError("an id cannot be combined with --all or --reason")
+
+
+def _list(reason: str, bodies: bool, view: ViewOptions) -> None:
+    with open_store() as store:
+        batches = _select(store, reason)
+    print_list(
+        view.as_json,
+        batches,
+        lambda batch: formatting.parked_to_json(batch, view.full),
+        _HEADINGS,
+        lambda batch: _batch_to_row(batch, view.full),
+    )
+    for batch in batches if bodies and not view.as_json else ():
+        print_result("", batch.parked_id)
+        for row in batch.staged:
+            print_result(*formatting.format_staged("customer", row))
+
+
+def _select(store: "ConversationStore", reason: str) -> "list[ParkedBatch]":
+    return [batch for batch in store.parked() if contains_text(batch.reason, reason)]
+
+
+def _batch_to_row(batch: "ParkedBatch", full: bool) -> tuple[str, ...]:
+    return (
+        batch.parked_id,
+        formatting.format_id(batch.key.conversation_id, full),
+        f"{len(batch.staged)}",
+        "-" if batch.outbox is None else get_outbox_state(batch.outbox),
+        format_age(batch.parked_at, SYSTEM_CLOCK.time()),
+        batch.reason,
+    )
+
+
+# -- decisions
+
+
+def _choose(operator: "Operator", decision: Decision) -> "Callable[[str], ParkedBatch]":
+    actions = {"retry": operator.retry, "sent": operator.sent, "drop": operator.drop}
+    return actions[decision]
+
+
+def _decide(decision: Decision, parked_id: str, view: ViewOptions, *, yes: bool) -> None:
+    with open_chat() as app:
+        batches = app.store.parked()
+        parked_id = complete_id(parked_id, (batch.parked_id for batch in batches))
+        if decision == "drop" and not yes:
+            confirm(_QUESTIONS[decision].format(batches="these messages"))
+        try:
+            batch = _choose(app.operator, decision)(parked_id)
+        except ParkedNotFound:
+            raise NotFound(
+                f"there is no parked batch {parked_id!r}: see `holdfast chat parked`"
+            ) from None
+    text = f"{batch.parked_id}: {_RESULTS[decision]}"
+    print_either(view.as_json, formatting.parked_to_json(batch, view.full), text)
+
+
+def _decide_all(decision: Decision, reason: str, view: ViewOptions, *, yes: bool) -> None:
+    """Decide about each batch, and print how many there were, also after an error.
+
+    Another operator may decide at the same time. Such a batch is skipped, also if it was
+    parked again meanwhile, because that one was not confirmed.
+    """
+    with open_chat() as app:
+        chosen = _select(app.store, reason)
+        if chosen and not yes:
+            confirm(_ask_about(decision, chosen))
+        known = {(batch.parked_id, batch.parked_at) for batch in chosen}
+        current = _select(app.store, reason) if chosen else []
+        batches = [batch for batch in current if (batch.parked_id, batch.parked_at) in known]
+        counts: Counter[str] = Counter()
+        problems: dict[str, str] = {}
+        try:
+            _apply(_choose(app.operator, decision), batches, counts, problems)
+        finally:
+            skipped = len(chosen) - len(batches) + counts["gone"]
+            result = {decision: counts["done"], "skipped": skipped, "failed": problems}
+            text = f"{_count_batches(counts['done'])}: {_RESULTS[decision]}"
+            others = f"; {skipped:,} decided by another operator" if skipped else ""
+            print_either(view.as_json, result, text + others)
+    if problems:
+        shown = [f"{name}: {text}" for name, text in list(problems.items())[:_MAX_PROBLEMS]]
+        raise HoldfastError(
+            f"{_count_batches(len(problems))} could not be decided ({'; '.join(shown)})"
+        )
+
+
+def _ask_about(decision: Decision, batches: "Collection[ParkedBatch]") -> str:
+    question = _QUESTIONS[decision].format(batches=_count_batches(len(batches)))
+    unclear = sum(isinstance(batch.outbox, SendingReply | UnclearReply) for batch in batches)
+    if decision == "retry" and unclear:
+        return f"{unclear:,} of them may have been sent and would be sent twice. {question}"
+    return question
+
+
+def _count_batches(count: int) -> str:
+    return format_count(count, "batch", "batches")
+
+
+def _apply(
+    decide: "Callable[[str], ParkedBatch]",
+    batches: "Collection[ParkedBatch]",
+    counts: Counter[str],
+    problems: dict[str, str],
+) -> None:
+    from holdfast.cli.live_view import ProgressMeter
+
+    with ProgressMeter("deciding", len(batches)) as meter:
+        for batch in batches:
+            try:
+                decide(batch.parked_id)
+                counts["done"] += 1
+            except ParkedNotFound:
+                counts["gone"] += 1
+            except (PermanentError, TransientError) as error:
+                problems[batch.parked_id] = str(error)
+            meter.advance(1)

@@ -1,0 +1,1 @@
+"""The pages of conversations in the web console."""

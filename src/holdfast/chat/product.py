@@ -1,0 +1,25 @@
+"""What conversations add to the frames."""
+
+from holdfast.products import Product
+
+PRODUCT = Product(
+    group="chat",
+    help="Answer customers' messages in batches: each batch once, by a writer or a person.",
+    panel="Chat",
+    commands={
+        "send": ("holdfast.chat.commands.send:send", "Work"),
+        "work": ("holdfast.chat.commands.work:work", "Work"),
+        "show": ("holdfast.chat.commands.inspect:show", "Inspect"),
+        "outbox": ("holdfast.chat.commands.inspect:outbox", "Inspect"),
+        "parked": ("holdfast.chat.commands.parked:parked", "Operate"),
+        "assign": ("holdfast.chat.commands.maintenance:assign", "Operate"),
+        "sweep": ("holdfast.chat.commands.maintenance:sweep", "Maintain"),
+        "tables": ("holdfast.chat.commands.maintenance:tables", "Maintain"),
+        "doctor": ("holdfast.chat.commands.maintenance:doctor", "Maintain"),
+    },
+    settings=("holdfast.chat.settings:ChatSettings",),
+    store="chat",
+    pages="holdfast.chat.pages.conversations:ConversationPages",
+    metrics="holdfast.chat.metrics:METRICS",
+    spans="holdfast.chat.spans:ReplySpans",
+)

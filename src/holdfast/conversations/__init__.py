@@ -1,1 +1,0 @@
-"""Conversations: many messages in, one reply out, exactly once."""

@@ -1,0 +1,1 @@
+"""Exports: jobs that download many files, count each once, and report to Step Functions."""

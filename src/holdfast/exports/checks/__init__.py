@@ -1,0 +1,1 @@
+"""The checks of `holdfast export doctor`."""

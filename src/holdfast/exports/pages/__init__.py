@@ -1,0 +1,1 @@
+"""The pages of jobs in the web console."""

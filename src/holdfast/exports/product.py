@@ -1,0 +1,25 @@
+"""What exports add to the frames."""
+
+from holdfast.products import Product
+
+PRODUCT = Product(
+    group="export",
+    help="Download many files, check them, and store them in a folder or an S3 bucket.",
+    panel="Export",
+    commands={
+        "run": ("holdfast.exports.commands.run:run", "Work"),
+        "serve": ("holdfast.exports.commands.serve:serve", "Work"),
+        "list": ("holdfast.exports.commands.inspect:list_", "Inspect"),
+        "show": ("holdfast.exports.commands.inspect:show", "Inspect"),
+        "tables": ("holdfast.exports.commands.inspect:tables", "Maintain"),
+        "doctor": ("holdfast.exports.commands.inspect:doctor", "Maintain"),
+    },
+    settings=(
+        "holdfast.exports.settings:ExportSettings",
+        "holdfast.exports.heartbeat_settings:HeartbeatSettings",
+    ),
+    store="jobs",
+    pages="holdfast.exports.pages.jobs:JobPages",
+    metrics="holdfast.exports.metrics:METRICS",
+    spans="holdfast.exports.spans:JobSpans",
+)

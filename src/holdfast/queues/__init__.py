@@ -1,0 +1,1 @@
+"""The queues: folders of files, a SQLite file, Amazon SQS."""

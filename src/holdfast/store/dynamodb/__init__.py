@@ -1,0 +1,1 @@
+"""DynamoDB: the client, values and expressions that stores share."""

@@ -1,0 +1,1 @@
+"""A SQLite file: its connections, its one writer, and its rows."""

@@ -1,1 +1,0 @@
-"""The environment in which Lambda functions are tested."""
