@@ -87,7 +87,7 @@ class MessageInfo:
     due_at: datetime | None = None
     holder: Holder | None = None
     reason: str | None = None
-    past: Sequence[PastAttempt] = ()
+    past: tuple[PastAttempt, ...] = ()
     checkpoint: Any = None
     body: dict[str, Any] | None = field(default=None, repr=False)
 

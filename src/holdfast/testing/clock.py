@@ -5,6 +5,7 @@ from threading import Event, Lock
 from holdfast.lease.clock import SYSTEM_CLOCK
 
 _CHECK_SECONDS = 0.001  # real time between two checks of a waiting thread
+_ROUNDING_SECONDS = 0.001 + 1e-6  # 1e-6, because a sum of floats may be a little less
 
 
 class ManualClock:
@@ -106,11 +107,15 @@ class SkippingClock:
         return SYSTEM_CLOCK.monotonic() + self._skipped_seconds
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass in one step. This does not wake a thread that waits."""
+        """Let `seconds` pass in one step. This does not wake a thread that waits.
+
+        A millisecond more passes, because queues count whole milliseconds and round the end
+        of a lease up: after `advance(queue.lease_seconds)` the lease has ended.
+        """
         if not seconds >= 0:
             raise ValueError(f"time cannot move by {seconds} seconds")
         with self._lock:
-            self._skipped_seconds += seconds
+            self._skipped_seconds += seconds + _ROUNDING_SECONDS
 
     def skip_to(self, at: float) -> None:
         """Move to the monotonic time `at`, unless it is over already."""

@@ -128,7 +128,7 @@ def test_a_handler_may_return_the_exception_that_it_caught(
     [(error, event)] = failures
     assert "no such luck" in str(error) + str(getattr(error, "__notes__", ""))
     assert isinstance(event, DeadLettered)
-    [letter] = queue.dead_letters()
+    [letter] = queue.find(next(queue.dead_letters()).id)
     assert letter.reason == "cannot be charged"
     assert "ValueError: no such luck" in str(letter.past[-1].detail)
 

@@ -16,6 +16,7 @@ from botocore.model import ServiceModel
 import holdfast
 
 SERVICES = ("sqs", "dynamodb", "stepfunctions")
+_STACK_CHECK = Path(__file__).parents[3] / "infra" / "check"
 
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/123456789012/letters"
 RECEIPT = "AQEB-receipt-canary+/=="
@@ -209,7 +210,8 @@ def find_operations() -> set[tuple[str, str]]:
     }
     names = {
         name
-        for path in Path(holdfast.__path__[0]).rglob("*.py")
+        for folder in (Path(holdfast.__path__[0]), _STACK_CHECK)
+        for path in folder.rglob("*.py")
         for name in _NAMES.findall(path.read_text())
     }
     return {(operations[name], name) for name in names if name in operations}

@@ -38,13 +38,13 @@ class AttemptHistory:
         self._directory.refuse_links("history")
         self._directory.append(f"history/{task.key}.jsonl", json.dumps(line).encode() + b"\n")
 
-    def read(self, key: str) -> list[PastAttempt]:
+    def read(self, key: str) -> tuple[PastAttempt, ...]:
         """Return the readable lines of a task, oldest first."""
         try:
             lines = self._directory.read(f"history/{key}.jsonl", 1 << 24).splitlines()
         except (FileNotFoundError, PermissionError, ValueError):
-            return []
-        return [past for line in lines if (past := _parse(line)) is not None]
+            return ()
+        return tuple(past for line in lines if (past := _parse(line)) is not None)
 
     def forget(self, key: str) -> None:
         """Remove the history of a task."""

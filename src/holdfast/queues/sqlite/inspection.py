@@ -336,10 +336,10 @@ def read_worker_id(database: Database, worker_no: int) -> str:
     return rows[0]["worker_id"] if rows else str(worker_no)
 
 
-def read_attempts(database: Database, message_no: int) -> Sequence[PastAttempt]:
+def read_attempts(database: Database, message_no: int) -> tuple[PastAttempt, ...]:
     """Return how the earlier attempts of a message ended, oldest first."""
     rows = database.query(_ATTEMPTS, (message_no,))
-    return [
+    return tuple(
         PastAttempt(
             attempt=row["attempt"],
             outcome=row["outcome"],
@@ -349,7 +349,7 @@ def read_attempts(database: Database, message_no: int) -> Sequence[PastAttempt]:
             detail=row["detail"],
         )
         for row in rows
-    ]
+    )
 
 
 def read_checkpoint(database: Database, message_no: int, fence: int) -> Any:

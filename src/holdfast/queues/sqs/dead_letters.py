@@ -289,6 +289,6 @@ def _to_message_info(queue: QueueClient, letter: Receipt) -> MessageInfo:
         fence=attempts,
         where=f"sqs:{queue.address.name}/{letter.sqs_id}",
         reason=reason,
-        past=[PastAttempt(attempts, "dead-lettered", at, "", reason, notes.get(DETAIL))],
+        past=(PastAttempt(attempts, "dead-lettered", at, "", reason, notes.get(DETAIL)),),
         body=parse_body(letter.body),
     )
