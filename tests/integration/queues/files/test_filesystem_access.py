@@ -280,7 +280,7 @@ def test_operators_see_what_they_may_read(fast_path: Path) -> None:
         [letter] = queue.dead_letters()
         assert letter.reason == "unknown: its reason file is missing or cannot be read"
         [view] = queue.find(letter.key)
-        assert (view.past, view.checkpoint, view.body) == ([], None, None)
+        assert (view.past, view.checkpoint, view.body) == ((), None, None)
         assert queue.stats().failed == 1
 
     as_user(BOB, bob)
