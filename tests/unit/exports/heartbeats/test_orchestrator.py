@@ -13,11 +13,9 @@ from holdfast.errors import ConfigError
 from holdfast.events import Events
 from holdfast.exports import events as ev
 from holdfast.exports.heartbeats.schedule import HeartbeatTiming
-from holdfast.exports.heartbeats.sender import HeartbeatSender
 from holdfast.exports.model import Callback, CallbackState, ExportJob, JobStatus, TaskToken
 from holdfast.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
-from holdfast.testing.clock import ManualClock
-from support.exports.orchestrator import World
+from support.exports.orchestrator import World, eventually
 
 
 @pytest.fixture
@@ -434,6 +432,7 @@ def test_a_token_closed_callback_that_raises_stops_nothing() -> None:
 
 
 @pytest.mark.requirement("R004-150")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_cancelled_heartbeat_is_counted_as_failed() -> None:
     """However a heartbeat ends, it emits an event (JB-41)."""
 
@@ -444,12 +443,12 @@ def test_a_cancelled_heartbeat_is_counted_as_failed() -> None:
         def send_task_heartbeat(self, token: TaskToken) -> None:
             raise Cancelled
 
-    emitted: list[object] = []
-    world = World()
-    sender = HeartbeatSender(Cancelling(), Events(emitted.append), ManualClock())
-    with pytest.raises(Cancelled):
-        sender.send(world.add_job("a"))
-    assert emitted == [ev.HeartbeatFailed("a", "Cancelled", 0.0)]
+    world = World(step_functions=Cancelling())
+    world.orchestrator.beat_now(world.add_job("a"))
+    world.orchestrator.tick()
+    eventually(lambda: world.list_events(ev.HeartbeatFailed))
+    assert world.list_events(ev.HeartbeatFailed) == [ev.HeartbeatFailed("a", "Cancelled", 0.0)]
+    world.orchestrator.stop()
 
 
 # -- many
