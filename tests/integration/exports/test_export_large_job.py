@@ -12,8 +12,7 @@ from time import process_time
 
 import pytest
 
-from holdfast.exports.active_job import PAGE_SIZE
-from holdfast.exports.dispatcher import TaskDispatcher
+from holdfast.exports.dispatcher import PAGE_SIZE, TaskDispatcher
 from holdfast.exports.model import ExportJob, ExportTask, JobStatus, TaskResult
 from holdfast.exports.pool.ports import Assignment
 from holdfast.exports.request import JobRequest, TaskSpec
