@@ -11,16 +11,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigError
-from holdfast.exports.downloads import ip_policy
+from holdfast.exports.downloads import url_guard
 from holdfast.exports.downloads.errors import TaskError, from_os_error
-from holdfast.exports.downloads.ip_policy import (
+from holdfast.exports.downloads.response_head import HeadReader, ResponseHead
+from holdfast.exports.downloads.url_guard import (
     AddressScope,
+    UrlGuard,
     classify_address,
+    explain_refusal,
     is_host_service,
     parse_address,
+    parse_url,
 )
-from holdfast.exports.downloads.response_head import HeadReader, ResponseHead
-from holdfast.exports.downloads.url_guard import UrlGuard, explain_refusal, parse_url
 from holdfast.exports.downloads.work import RetryCounter
 
 PUBLIC = "1.1.1.1 8.8.8.8 100.63.255.255 100.128.0.1 172.15.0.1 172.32.0.1 192.167.0.1 "
@@ -136,10 +138,10 @@ def test_a_service_of_the_cloud_cannot_be_named_as_allowed(entry: str) -> None:
 
 def test_every_service_of_the_cloud_has_its_source() -> None:
     """The comment above each network says whose service it is, which, and who says so."""
-    table = inspect.getsource(ip_policy).partition("HOST_SERVICES = ")[2].partition("\n)")[0]
+    table = inspect.getsource(url_guard).partition("HOST_SERVICES = ")[2].partition("\n)")[0]
     rows = re.findall(r'    # ((?:.|\n    # )+?)\n    "([^"]+)",', table)
-    assert [ip_network(network) for _, network in rows] == list(ip_policy.HOST_SERVICES)
-    assert len(set(ip_policy.HOST_SERVICES)) == len(ip_policy.HOST_SERVICES)
+    assert [ip_network(network) for _, network in rows] == list(url_guard.HOST_SERVICES)
+    assert len(set(url_guard.HOST_SERVICES)) == len(url_guard.HOST_SERVICES)
     for comment, network in rows:
         text = comment.replace("\n    # ", " ")
         assert re.fullmatch(r"[^:]+: [^()]+ \([^()]+: [^()]+\)", text), network

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.exports.downloads.cancellation import RunningDownload
 from holdfast.exports.downloads.errors import TaskError
 from holdfast.exports.downloads.partial_files import PartialFile, PartialFiles
 from holdfast.exports.downloads.targets import FolderTarget
-from holdfast.exports.downloads.task_input import Checksum, Digests, TaskInput
+from holdfast.exports.downloads.task import Checksum, Digests, RunningDownload, TaskInput
 from holdfast.lease.clock import SYSTEM_CLOCK
 
 MIB = 1 << 20
