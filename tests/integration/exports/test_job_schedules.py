@@ -119,6 +119,8 @@ class Case:
     """Whether another execution requests the job, too."""
     closed: bool = False
     """Whether the first token was noted as closed."""
+    fresh: bool = False
+    """Whether the job is not stored yet, so that it begins with its message."""
 
 
 @dataclass
@@ -138,6 +140,8 @@ class Stage:
             ExportTask.create(JOB, f"https://files.example/{n}", f"{n}")
             for n in range(self.case.tasks)
         ]
+        if self.case.fresh:
+            return
         self.jobs.save(ExportJob.create(JOB, "export", "user", task_token=self.token, now=1.0))
         self.jobs.add_tasks(JOB, self.tasks)
         self.jobs.update_job_status(JOB, JobStatus.DOWNLOADING)
@@ -176,10 +180,11 @@ class Stage:
     def recover(self) -> None:
         """Deliver the message again, do the remaining tasks, and run the reconciler."""
         tracker = JobTracker(self.jobs, self.step_functions, again_after_seconds=20.0)
-        if self.case.second:
+        if self.case.second or self.case.fresh:
             self.clock.advance(30.0)
             actor = Actor(self, self.jobs, self.step_functions, tracker)
-            for token in (self.token, self.second, self.token):
+            later = (self.second, self.token) if self.case.second else ()
+            for token in (self.token, *later):
                 actor.run(token)
         job = self.jobs.find_by_id(JOB)
         assert job is not None
@@ -280,6 +285,11 @@ def run_second(actor: Actor) -> None:
 
 
 CASES = {
+    "its message is received by two": Case([run_first, run_first], fresh=True),
+    "… and a task fails": Case([run_first], failing=frozenset({1}), fresh=True),
+    "… and another execution requests it": Case(
+        [run_first, run_second], fresh=True, second=True
+    ),
     "two count while one seals": Case([count_results(0), count_results(1), seal]),
     "the same results come twice": Case(
         [count_results(0, 1), count_results(1, 0)], sealed=True
@@ -361,6 +371,7 @@ def play_all_schedules(case: Case, *, preemptions: int = 2, limit: int = 60) -> 
     return played
 
 
+@pytest.mark.requirement("R004-048", "R004-051")
 @pytest.mark.parametrize("name", CASES)
 def test_one_correct_outcome_is_sent_in_every_schedule_and_crash(name: str) -> None:
     assert play_all_schedules(CASES[name]) > 10

@@ -1,7 +1,7 @@
 """A job from its message to its outcome, in one process and one thread.
 
 The pool does tasks at once, the store is in memory and Step Functions is simulated. What
-happens if a process crashes on the way is in test_export_crashes.py.
+happens if a process crashes on the way is in test_job_schedules.py.
 """
 
 from collections.abc import Callable, Iterator
