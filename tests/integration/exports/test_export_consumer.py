@@ -25,17 +25,9 @@ from holdfast.lease.backoff import Backoff
 from holdfast.queue.message import AnyMessage
 from holdfast.testing import MemoryQueue
 from holdfast.worker.worker import Worker
-from support.exports.inline_pool import InlinePool
+from support.exports.inline_pool import InlinePool, SilentHeartbeats
 
 CANARY = "secret-canary"
-
-
-class SilentHeartbeats:
-    """Ignores the calls of the runner."""
-
-    def beat_now(self, job: ExportJob) -> None: ...
-
-    def forget(self, job_id: str) -> None: ...
 
 
 class FlakyJobs(MemoryJobs):

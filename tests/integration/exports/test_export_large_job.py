@@ -20,7 +20,7 @@ from holdfast.exports.runner import JobRunner
 from holdfast.exports.sqlite_jobs import SQLiteJobs
 from holdfast.exports.tracker import JobTracker
 from support.cli.commands import Cli
-from support.exports.inline_pool import InlinePool, fail, succeed
+from support.exports.inline_pool import InlinePool, SilentHeartbeats, fail, succeed
 from support.sqlite.job_processes import assert_counters_match_rows
 
 TASKS = 50_000
@@ -28,14 +28,6 @@ FAILING = 100  # every such task fails
 JOB = "large"
 # A page that is read, and the rest of the one before.
 MAX_IN_MEMORY = 2 * PAGE_SIZE
-
-
-class SilentHeartbeats:
-    """Ignores the calls of the runner."""
-
-    def beat_now(self, job: ExportJob) -> None: ...
-
-    def forget(self, job_id: str) -> None: ...
 
 
 def listing(request: JobRequest) -> Iterator[TaskSpec]:

@@ -39,7 +39,7 @@ from holdfast.exports.simulated_step_functions import (
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.exports.tracker import JobTracker
 from holdfast.testing import ManualClock
-from support.exports.inline_pool import InlinePool
+from support.exports.inline_pool import InlinePool, SilentHeartbeats
 from support.exports.stepping import Crash, Stepping, make_actor
 from support.interleaving import Baton, Policy, Scripted, explore
 
@@ -91,14 +91,6 @@ class NoWaitClock(ManualClock):
 
     def sleep(self, seconds: float) -> None:
         pass
-
-
-class SilentHeartbeats:
-    """Ignores the calls of the runner."""
-
-    def beat_now(self, job: ExportJob) -> None: ...
-
-    def forget(self, job_id: str) -> None: ...
 
 
 Script = Callable[[Actor], object]

@@ -31,7 +31,7 @@ from holdfast.exports.tracker import JobTracker
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.telemetry.logging import make_line_log
 from holdfast.testing import ManualClock
-from support.exports.inline_pool import InlinePool
+from support.exports.inline_pool import InlinePool, SilentHeartbeats
 
 # -- values
 
@@ -90,14 +90,6 @@ def test_the_store_is_an_abstract_class_with_the_seeds_operations() -> None:
 
 
 # -- from the message to the row
-
-
-class SilentHeartbeats:
-    """Ignores the calls of the runner."""
-
-    def beat_now(self, job: ExportJob) -> None: ...
-
-    def forget(self, job_id: str) -> None: ...
 
 
 class Stage:

@@ -7,7 +7,6 @@ import pytest
 
 from holdfast.events import Event, Events
 from holdfast.exports import events as ev
-from holdfast.exports.errors import JobNotFound
 from holdfast.exports.model import (
     CallbackState,
     ExportJob,
@@ -130,31 +129,11 @@ def test_a_job_without_token_is_settled_without_a_callback(stage: Stage) -> None
     assert stage.step_functions.calls == 0
 
 
-def test_a_job_of_no_tasks_is_complete_when_it_is_sealed(stage: Stage) -> None:
-    """(JB-05)"""
-    token = stage.step_functions.open()
-    stage.begin(0, token=token)
-    assert stage.tracker.seal(JOB, 0).status is JobStatus.COMPLETED
-    assert stage.step_functions.state(token) is TokenState.CLOSED
-
-
-def test_nothing_is_complete_before_the_seal(stage: Stage) -> None:
-    """(JB-03, JB-04)"""
-    (task,) = stage.begin(1)
-    assert stage.tracker.count(JOB, [make_success(task)]).status is JobStatus.DOWNLOADING
-    assert stage.tracker.seal(JOB, 1).status is JobStatus.COMPLETED
-
-
 def test_results_of_a_closed_job_are_dropped(stage: Stage) -> None:
     (task,) = stage.begin(1)
     stage.tracker.fail(JOB, JobError("Why", "not"))
     assert stage.tracker.count(JOB, [make_success(task)]).state.completed_tasks == 0
     assert not stage.list_events(ev.TaskCompleted)
-
-
-def test_results_of_an_unknown_job_say_so(stage: Stage) -> None:
-    with pytest.raises(JobNotFound):
-        stage.tracker.count(JOB, [])
 
 
 @pytest.mark.requirement("R004-113", "R004-114")
@@ -287,18 +266,6 @@ def test_a_closed_token_of_a_job_that_ended_changes_nothing(stage: Stage) -> Non
     stage.tracker.seal(JOB, 1)
     stage.tracker.count(JOB, [make_success(task)])
     assert stage.tracker.token_closed(old, "TaskTimedOut").status is JobStatus.COMPLETED
-    assert not stage.list_events(ev.StepFunctionsTimedOut)
-
-
-def test_a_closed_token_of_a_job_with_a_pending_callback_changes_nothing(stage: Stage) -> None:
-    """(JB-07, JB-46)"""
-    token = stage.step_functions.open()
-    (task,) = stage.begin(1, token=token)
-    stage.tracker.seal(JOB, 1)
-    stage.step_functions.lose_replies(1)
-    stage.tracker.count(JOB, [make_success(task)])
-    job = stage.tracker.token_closed(stage.job, "TaskTimedOut")
-    assert job.callback.state is CallbackState.PENDING
     assert not stage.list_events(ev.StepFunctionsTimedOut)
 
 
