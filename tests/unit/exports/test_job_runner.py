@@ -9,17 +9,13 @@ from dataclasses import dataclass, field
 from threading import Event as Flag
 from threading import Thread
 from time import sleep
-from typing import Any
 
 import pytest
 
-from holdfast.events import Event, Events
 from holdfast.exports import events as ev
-from holdfast.exports.dispatcher import TaskDispatcher
 from holdfast.exports.errors import CallbackUnclear, InvalidJob, StoreUnavailable
 from holdfast.exports.model import (
     ExportJob,
-    ExportTask,
     JobError,
     JobStatus,
     TaskResult,
@@ -30,14 +26,12 @@ from holdfast.exports.request import JobRequest, TaskSpec, build_tasks
 from holdfast.exports.runner import JobRunner
 from holdfast.exports.simulated_step_functions import (
     AcceptedCallback,
-    SimulatedStepFunctions,
     TokenState,
 )
-from holdfast.exports.sqlite_jobs import MemoryJobs
-from holdfast.exports.tracker import JobTracker
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.testing import ManualClock
-from support.exports.inline_pool import InlinePool, fail, succeed
+from support.exports.inline_pool import fail, succeed
+from support.exports.stage import JobStage
 from support.telemetry.traces import Traces, get_id, get_link_ids
 
 
@@ -58,42 +52,18 @@ class FakeHeartbeats:
         self.forgotten.append(job_id)
 
 
-class Stage:
+class Stage(JobStage):
     """A runner with a store in memory, a simulated Step Functions and an inline pool."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self.clock: Any = clock or ManualClock()
-        self.events: list[Event] = []
-        self.observed = events = Events(self.events.append)
-        self.jobs = MemoryJobs(clock=self.clock)
-        self.step_functions = SimulatedStepFunctions(self.clock)
-        self.tracker = JobTracker(self.jobs, self.step_functions, events=events)
-        self.dispatcher = TaskDispatcher(
-            self.jobs, self.tracker, make_payload, clock=self.clock
-        )
-        self.pool = InlinePool(self.dispatcher)
+        super().__init__(clock)
         self.heartbeats = FakeHeartbeats()
         self.listed: list[TaskSpec] = []
-        self.runner = JobRunner(
-            self.jobs,
-            self.tracker,
-            self.dispatcher,
-            self.heartbeats,
-            lambda request: iter(self.listed),
-            self.step_functions,
-            events=events,
-            clock=self.clock,
-        )
+        self.runner = self.make_runner(self.heartbeats, lambda request: iter(self.listed))
 
     def run(self, request: JobRequest) -> ExportJob:
         """Run the job with a lease that is not lost."""
         return self.runner.run(request, lost=Flag())
-
-    def read_job(self) -> ExportJob:
-        """Return the stored job."""
-        job = self.jobs.find_by_id("abc-123")
-        assert job is not None
-        return job
 
     def list_outcomes(self) -> list[AcceptedCallback]:
         """Return the accepted callbacks that are not heartbeats."""
@@ -102,11 +72,6 @@ class Stage:
     def list_kinds(self) -> list[str]:
         """Return "success" or "failure" for each outcome that was sent."""
         return [sent.kind for sent in self.list_outcomes()]
-
-
-def make_payload(task: ExportTask) -> dict[str, object]:
-    """Return what a worker gets for a task."""
-    return {"url": task.url, "s3Key": task.key}
 
 
 def make_request(
