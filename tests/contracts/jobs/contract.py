@@ -19,7 +19,7 @@ from holdfast.exports.ports import JobStateRepository
 from holdfast.testing import ManualClock
 
 
-class SequentialJobPromises(
+class JobStoreContract(
     SavePromises,
     StatusMovePromises,
     TransitionPromises,
@@ -30,10 +30,11 @@ class SequentialJobPromises(
     CallbackPromises,
     TokenPromises,
     LookupPromises,
+    JobConcurrencyPromises,
 ):
-    """All promises except concurrency, for stores in tests that are not thread-safe."""
+    """All promises of a job store."""
 
-    examples: ClassVar[int] = 30
+    examples: ClassVar[int] = 5
     """How many sequences of calls are compared with the store in memory."""
 
     @pytest.fixture
@@ -61,7 +62,3 @@ class SequentialJobPromises(
     ) -> None:
         """Counters match rows, and each call does what the rules say."""
         run_machine(open_repository, clock, self.examples)
-
-
-class JobStoreContract(SequentialJobPromises, JobConcurrencyPromises):
-    """All promises of a job store."""
