@@ -16,7 +16,7 @@ from holdfast.exports.active_jobs import ActiveJobLister
 from holdfast.exports.dispatcher import TaskDispatcher
 from holdfast.exports.errors import JobNotFound
 from holdfast.exports.events import JobCancelled
-from holdfast.exports.heartbeat_settings import RETRY_GRACE_SECONDS
+from holdfast.exports.heartbeats.interval import RETRY_GRACE_SECONDS
 from holdfast.exports.model import ExportJob, ExportTask
 from holdfast.exports.pool.pool import WorkerPool
 from holdfast.exports.pool.ports import HandlerFactory

@@ -15,7 +15,7 @@ from functools import partial
 from holdfast.events import Events
 from holdfast.exports.active_jobs import ActiveJobLister
 from holdfast.exports.events import JobNotReconciled
-from holdfast.exports.heartbeat_settings import RETRY_GRACE_SECONDS
+from holdfast.exports.heartbeats.interval import RETRY_GRACE_SECONDS
 from holdfast.exports.model import CallbackState, ExportJob
 from holdfast.exports.ports import JobStateRepository
 from holdfast.exports.tracker import JobTracker

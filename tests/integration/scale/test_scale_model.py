@@ -26,7 +26,7 @@ from holdfast.chat.batching import BatchCollector
 from holdfast.chat.lambdas.messaging import max_batch_seconds
 from holdfast.chat.policy import ConversationPolicy
 from holdfast.doctor.checks import CheckLevel
-from holdfast.exports.heartbeat_settings import check_interval
+from holdfast.exports.heartbeats.interval import check_interval
 from holdfast.testing import ManualClock
 
 PARTS = ("work", "export", "chat")

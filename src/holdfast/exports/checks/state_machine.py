@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.doctor.checks import CheckResult, fail, ok, warn
 from holdfast.doctor.runner import CheckFailed, explain_aws_errors, run_checks
-from holdfast.exports.heartbeat_settings import check_interval
+from holdfast.exports.heartbeats.interval import check_interval
 
 _WAIT_SUFFIX = ".waitForTaskToken"
 _TOKENS = ("$$.Task.Token", "$states.context.Task.Token")

@@ -31,7 +31,7 @@ from holdfast.events import Events
 from holdfast.exports import events as ev
 from holdfast.exports.active_jobs import ActiveJobLister, ActiveJobReader, ProgressWatch
 from holdfast.exports.errors import CallbackRefused, TokenClosed
-from holdfast.exports.heartbeat_settings import check_interval, check_orchestrator_settings
+from holdfast.exports.heartbeats.interval import check_heartbeat_settings, check_interval
 from holdfast.exports.heartbeats.schedule import (
     HeartbeatCycle,
     HeartbeatSchedule,
@@ -77,7 +77,7 @@ class HeartbeatOrchestrator:
         events: Events | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        check_orchestrator_settings(
+        check_heartbeat_settings(
             interval_seconds, heartbeat_timeout_seconds, stall_seconds, concurrency
         )
         self._jobs = jobs
