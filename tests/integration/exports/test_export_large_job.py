@@ -12,15 +12,15 @@ from time import process_time
 
 import pytest
 
-from holdfast.exports.dispatcher import PAGE_SIZE, TaskDispatcher
+from holdfast.exports.dispatcher import PAGE_SIZE
 from holdfast.exports.model import ExportJob, ExportTask, JobStatus, TaskResult
 from holdfast.exports.pool.ports import Assignment
 from holdfast.exports.request import JobRequest, TaskSpec
-from holdfast.exports.runner import JobRunner
 from holdfast.exports.sqlite_jobs import SQLiteJobs
 from holdfast.exports.tracker import JobTracker
 from support.cli.commands import Cli
-from support.exports.inline_pool import InlinePool, SilentHeartbeats, fail, succeed
+from support.exports.inline_pool import fail, succeed
+from support.exports.stage import make_runner
 from support.sqlite.job_processes import assert_counters_match_rows
 
 TASKS = 50_000
@@ -54,10 +54,8 @@ class Process:
 
         with self.jobs:
             tracker = JobTracker(self.jobs, None)
-            dispatcher = TaskDispatcher(self.jobs, tracker, lambda task: {"key": task.key})
-            pool = InlinePool(dispatcher, self.do)
+            runner, _, pool = make_runner(self.jobs, tracker, do=self.do, listing=listing)
             pool.taken = deque(maxlen=1)  # type: ignore[assignment]  # not all of them
-            runner = JobRunner(self.jobs, tracker, dispatcher, SilentHeartbeats(), listing)
             request = JobRequest(JOB, "export", "user")
             job = runner.run(request, lost=self.lost, on_progress=on_progress)
             assert_counters_match_rows(self.jobs)
@@ -68,7 +66,7 @@ class Process:
         self.done += 1
         if self.done % (PAGE_SIZE * 4) == 1:
             self.measure_memory()
-        return fail(task) if int(task.payload["key"][:5]) % FAILING == 0 else succeed(task)
+        return fail(task) if int(task.payload["s3Key"][:5]) % FAILING == 0 else succeed(task)
 
     def measure_memory(self) -> None:
         """Count the tasks and results in memory."""

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.exports.dispatcher import TaskDispatcher
 from holdfast.exports.errors import CallbackRefused, CallbackUnclear, TokenClosed
 from holdfast.exports.model import (
     CallbackState,
@@ -30,7 +29,6 @@ from holdfast.exports.model import (
 from holdfast.exports.pool.ports import Assignment
 from holdfast.exports.reconciler import Reconciler
 from holdfast.exports.request import JobRequest, TaskSpec
-from holdfast.exports.runner import JobRunner
 from holdfast.exports.simulated_step_functions import (
     AcceptedCallback,
     SimulatedStepFunctions,
@@ -39,7 +37,7 @@ from holdfast.exports.simulated_step_functions import (
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.exports.tracker import JobTracker
 from holdfast.testing import ManualClock
-from support.exports.inline_pool import InlinePool, SilentHeartbeats
+from support.exports.stage import make_runner
 from support.exports.stepping import Crash, Stepping, make_actor
 from support.interleaving import Baton, Policy, Scripted, explore
 
@@ -58,23 +56,13 @@ class Actor:
 
     def run(self, token: TaskToken) -> None:
         """Receive the job's message with that token, and run the job."""
-        clock = NoWaitClock()
-        dispatcher = TaskDispatcher(
+        runner, _, _ = make_runner(
             self.jobs,
             self.tracker,
-            lambda task: {"key": task.key},
-            pause_seconds=0.0,
-            clock=clock,
-        )
-        InlinePool(dispatcher, self.stage.do)
-        runner = JobRunner(
-            self.jobs,
-            self.tracker,
-            dispatcher,
-            SilentHeartbeats(),
-            lambda request: iter(()),
             self.step_functions,
-            clock=clock,
+            do=self.stage.do,
+            pause_seconds=0.0,
+            clock=NoWaitClock(),
         )
         specs = tuple(TaskSpec(url=task.url, key=task.key) for task in self.stage.tasks)
         request = JobRequest(JOB, "export", "user", token, specs)
@@ -154,7 +142,7 @@ class Stage:
 
     def do(self, task: Assignment) -> TaskResult:
         """Do a task at once."""
-        return self.make_result(int(task.payload["key"]))
+        return self.make_result(int(task.payload["s3Key"]))
 
     def play(self, policy: Policy, crash: Crash) -> Baton:
         """Run all actors in the order of the policy."""

@@ -1,6 +1,5 @@
 """The parts of a process that works on jobs, over a store in memory."""
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.events import Event, Events
@@ -13,14 +12,13 @@ from holdfast.exports.model import (
     TaskResult,
     TaskToken,
 )
-from holdfast.exports.request import JobRequest, TaskSpec
-from holdfast.exports.runner import JobHeartbeats, JobRunner
+from holdfast.exports.runner import JobHeartbeats, JobRunner, Listing
 from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.exports.tracker import JobTracker
-from holdfast.lease.clock import Clock
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.testing import ManualClock
-from support.exports.inline_pool import InlinePool
+from support.exports.inline_pool import Do, InlinePool, SilentHeartbeats, succeed
 
 JOB = "abc-123"
 
@@ -33,6 +31,32 @@ def make_success(task: ExportTask, n: int = 7) -> TaskResult:
 def make_failure(task: ExportTask) -> TaskResult:
     """Make the result of a task that failed."""
     return TaskResult(task.job_id, task.task_id, False, 0, JobError("Http404", "gone"))
+
+
+def make_runner(
+    jobs: Any,
+    tracker: JobTracker,
+    step_functions: Any = None,
+    *,
+    do: Do = succeed,
+    listing: Listing = lambda request: iter(()),
+    heartbeats: JobHeartbeats | None = None,
+    events: Events | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    **options: float,
+) -> tuple[JobRunner, TaskDispatcher, InlinePool]:
+    """Make a runner whose pool calls `do` for each task at once; options are those of the
+    dispatcher."""
+    dispatcher = TaskDispatcher(jobs, tracker, make_payload, clock=clock, **options)
+    heartbeats = heartbeats or SilentHeartbeats()
+    parts = (jobs, tracker, dispatcher, heartbeats, listing, step_functions)
+    runner = JobRunner(*parts, events=events, clock=clock)
+    return runner, dispatcher, InlinePool(dispatcher, do)
+
+
+def make_payload(task: ExportTask) -> dict[str, object]:
+    """Return what a worker gets for a task."""
+    return {"url": task.url, "s3Key": task.key}
 
 
 class JobStage:
@@ -50,19 +74,18 @@ class JobStage:
         self.step_functions: Any = step_functions(self.clock)
         self.tracker = JobTracker(self.jobs, self.step_functions, events=self.observed)
 
-    def make_runner(
-        self, heartbeats: JobHeartbeats, listing: Callable[[JobRequest], Iterable[TaskSpec]]
-    ) -> JobRunner:
+    def make_runner(self, heartbeats: JobHeartbeats, listing: Listing) -> JobRunner:
         """Make a runner whose pool does tasks at once."""
-        self.dispatcher = TaskDispatcher(
+        runner, self.dispatcher, self.pool = make_runner(
             self.jobs,
             self.tracker,
-            lambda task: {"url": task.url, "s3Key": task.key},
+            self.step_functions,
+            listing=listing,
+            heartbeats=heartbeats,
+            events=self.observed,
             clock=self.clock,
         )
-        self.pool = InlinePool(self.dispatcher)
-        parts = (self.jobs, self.tracker, self.dispatcher, heartbeats, listing)
-        return JobRunner(*parts, self.step_functions, events=self.observed, clock=self.clock)
+        return runner
 
     def begin(
         self, tasks: int = 1, *, job_id: str = JOB, token: TaskToken | None = None
