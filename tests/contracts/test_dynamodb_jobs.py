@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from contracts.jobs.callbacks import CallbackPromises
 from contracts.jobs.contract import JobStoreContract
-from contracts.jobs.outcomes import OutcomePromises
-from contracts.jobs.sealing import SealPromises
+from contracts.jobs.counting import SealPromises
+from contracts.jobs.outcomes import CallbackPromises, OutcomePromises
 from contracts.jobs.support import OpenRepository
 from holdfast.exports.dynamodb import DynamoDBJobs
 from holdfast.exports.dynamodb.tables import JobTables, define_tables

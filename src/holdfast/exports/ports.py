@@ -2,8 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+from uuid import uuid4
 
+from holdfast.exports import transitions
+from holdfast.exports.errors import IllegalTransition
 from holdfast.exports.model import (
     ExportJob,
     ExportTask,
@@ -14,6 +17,20 @@ from holdfast.exports.model import (
     TaskStatus,
     TaskToken,
 )
+from holdfast.exports.transitions import Rule
+from holdfast.lease.clock import Clock
+
+
+class JobChange(NamedTuple):
+    """What a rule did: the job after it, or before it if requested, and whether it changed."""
+
+    job: ExportJob
+    is_made: bool
+
+    @property
+    def job_if_made(self) -> ExportJob | None:
+        """The job, or None if the rule changed nothing."""
+        return self.job if self.is_made else None
 
 
 class JobStateRepository(ABC):
@@ -26,7 +43,27 @@ class JobStateRepository(ABC):
     - It raises JobNotFound if there is no such job, and never creates one. Only `save`
       creates jobs, and `find_by_id` returns None instead.
     - Every write moves `updated_at`.
+
+    Every change of a job is one rule of `transitions`, which a store only has to apply.
     """
+
+    def __init__(self, clock: Clock, keep_seconds: float | None) -> None:
+        """Create a store that keeps finished jobs for `keep_seconds`; None is forever."""
+        self._clock = clock
+        self._keep_seconds = keep_seconds
+
+    @abstractmethod
+    def _change(
+        self, job_id: str, rule: Rule, *arguments: Any, return_before: bool = False
+    ) -> JobChange:
+        """Apply the rule to the current job, and store the result, in one atomic step.
+
+        Raises JobNotFound, and the refusal that the rule returns.
+        """
+
+    @abstractmethod
+    def _count_unlisted(self, result: TaskResult) -> None:
+        """Write the row of a task that was never listed, and count its result."""
 
     # -- the seed's operations
 
@@ -45,7 +82,6 @@ class JobStateRepository(ABC):
         The list may be a moment behind, so read a job by its id before acting on it.
         """
 
-    @abstractmethod
     def update_job_status(
         self, job_id: str, status: JobStatus, error: JobError | None = None
     ) -> None:
@@ -56,33 +92,42 @@ class JobStateRepository(ABC):
         for COMPLETED unless the job is sealed, every task is counted and none failed.
         A job that becomes terminal gets `completed_at` and owes no callback.
         """
+        self._change(job_id, transitions.move_job, status, error, None)
 
-    @abstractmethod
     def update_job_state(self, job_id: str, state: JobState) -> None:
         """Move the job to `state.status` if its counters are still those of `state`.
 
         Only results change counters, so other counters raise IllegalTransition, as does
         everything that `update_job_status` refuses.
         """
+        self._change(job_id, transitions.move_job, state.status, None, state)
 
-    @abstractmethod
     def increment_completed_tasks(self, job_id: str, task_id: str | None = None) -> None:
         """Count one task as completed, as `record_results` does with a single success.
 
         Without an id, a new task row is written for it, so that counters and rows agree.
         Calling this twice then counts two tasks.
         """
+        self._increment(job_id, task_id, success=True)
 
-    @abstractmethod
     def increment_failed_tasks(self, job_id: str, task_id: str | None = None) -> None:
         """Count one task as failed, in the same way."""
+        self._increment(job_id, task_id, success=False)
 
-    @abstractmethod
+    def _increment(self, job_id: str, task_id: str | None, *, success: bool) -> None:
+        if task_id is None:
+            self._count_unlisted(TaskResult(job_id, f"unnamed-{uuid4().hex}", success))
+        else:
+            self.record_results(job_id, [TaskResult(job_id, task_id, success)])
+
     def set_total_tasks(self, job_id: str, total_tasks: int) -> None:
         """Seal the job with the number of its tasks. Repeating the same number is safe.
 
         Raises AlreadySealed for another number, and JobClosed if the outcome is decided.
         """
+        if total_tasks < 0:
+            raise ValueError(f"total_tasks must be 0 or more; got {total_tasks}")
+        self._change(job_id, transitions.seal_job, total_tasks)
 
     # -- tasks
 
@@ -116,16 +161,15 @@ class JobStateRepository(ABC):
         DOWNLOADING or its outcome is decided; then nothing of that batch is counted.
         """
 
-    @abstractmethod
     def note_progress(self, job_id: str) -> None:
         """Move `last_progress_at` although no task finished: bytes came, or it was resumed.
 
         Nothing happens to a job that is terminal.
         """
+        self._change(job_id, transitions.record_progress)
 
     # -- the outcome and its callback
 
-    @abstractmethod
     def claim_outcome(self, job_id: str) -> ExportJob | None:
         """Decide the outcome of a job whose tasks are all counted, and return the job.
 
@@ -133,12 +177,12 @@ class JobStateRepository(ABC):
         callback is pending then. Only one caller gets the job. All other callers, and those
         that call before all tasks are counted, get None.
         """
+        return self._change(job_id, transitions.claim_outcome).job_if_made
 
-    @abstractmethod
     def give_up(self, job_id: str, error: JobError) -> ExportJob | None:
         """Decide that an active job failed, even if tasks run. Returns as `claim_outcome`."""
+        return self._change(job_id, transitions.give_up_job, error).job_if_made
 
-    @abstractmethod
     def begin_callback(self, job_id: str, *, again_after_seconds: float) -> ExportJob | None:
         """Note that the outcome is about to be sent; call this before sending it.
 
@@ -147,8 +191,11 @@ class JobStateRepository(ABC):
         None if no callback is pending, or if another attempt began less than
         `again_after_seconds` ago and has not ended.
         """
+        change = self._change(
+            job_id, transitions.begin_attempt, again_after_seconds, return_before=True
+        )
+        return change.job_if_made
 
-    @abstractmethod
     def end_callback(
         self, job_id: str, *, in_doubt: bool, generation: int | None = None
     ) -> None:
@@ -158,8 +205,8 @@ class JobStateRepository(ABC):
         one. Nothing happens if no callback is pending, or if it belongs to another
         `token_generation` than the one given.
         """
+        self._change(job_id, transitions.end_attempt, in_doubt, generation)
 
-    @abstractmethod
     def settle(
         self,
         job_id: str,
@@ -173,12 +220,15 @@ class JobStateRepository(ABC):
         Only one caller gets True. The callback is SENT and not in doubt any more; its
         number of attempts stays. Returns False if the pending callback belongs to another
         `token_generation` than the one given, because the job was reopened meanwhile.
-        Raises ValueError or IllegalTransition for a status that is not terminal.
+        Raises IllegalTransition for a status that is not terminal.
         """
+        if not status.terminal:
+            raise IllegalTransition(f"a job cannot be settled as {status}")
+        change = self._change(job_id, transitions.settle_job, status, error, generation)
+        return change.is_made
 
     # -- the token
 
-    @abstractmethod
     def note_token_closed(
         self, job_id: str, token: TaskToken, error: JobError
     ) -> ExportJob | None:
@@ -188,16 +238,16 @@ class JobStateRepository(ABC):
         nothing happens, if the token does not have the job, if that was noted before, or
         if the outcome is decided.
         """
+        return self._change(job_id, transitions.note_token_closed, token, error).job_if_made
 
-    @abstractmethod
     def give_up_closed(self, job_id: str, *, grace_seconds: float) -> ExportJob | None:
         """Decide that a job failed whose token was found closed so long ago.
 
         Its error is the noted one. Returns as `claim_outcome`, so None if it has another
         token by now.
         """
+        return self._change(job_id, transitions.give_up_closed, grace_seconds).job_if_made
 
-    @abstractmethod
     def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:
         """Replace the job's token, increase `token_generation`, and return the job.
 
@@ -207,6 +257,7 @@ class JobStateRepository(ABC):
         A job that failed only because its token was closed (`can_reopen`) is reopened: it
         is DOWNLOADING without outcome, error and `ttl`, and what was counted stays counted.
         """
+        return self._change(job_id, transitions.attach_token, token).job
 
     # -- the store itself
 

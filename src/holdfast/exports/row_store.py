@@ -7,6 +7,7 @@ from typing import Any
 from holdfast.exports import transitions
 from holdfast.exports.errors import JobExists
 from holdfast.exports.model import ExportJob, ExportTask, JobStatus, TaskResult, TaskStatus
+from holdfast.exports.ports import JobChange, JobStateRepository
 from holdfast.exports.rows import (
     find_changes,
     job_from_row,
@@ -15,7 +16,6 @@ from holdfast.exports.rows import (
     row_from_task,
     task_from_row,
 )
-from holdfast.exports.store import JobChange, RuleJobStore
 from holdfast.exports.transitions import Rule
 from holdfast.lease.clock import Clock
 from holdfast.store.rows import RowDatabase, Rows
@@ -23,7 +23,7 @@ from holdfast.store.rows import RowDatabase, Rows
 _TASKS_AT_ONCE = 1_000  # per transaction, so that other writers are not kept waiting
 
 
-class RowJobStore(RuleJobStore):
+class RowJobStore(JobStateRepository):
     """A store that only has to read and write rows."""
 
     def __init__(self, database: RowDatabase, clock: Clock, keep_seconds: float | None) -> None:

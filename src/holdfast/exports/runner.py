@@ -17,6 +17,7 @@ from holdfast.events import Events
 from holdfast.exports.dispatcher import TaskDispatcher
 from holdfast.exports.errors import (
     AlreadySealed,
+    IllegalTransition,
     InvalidJob,
     JobClosed,
     JobExists,
@@ -217,7 +218,8 @@ class JobRunner:
                 return self._tracker.seal(job.job_id, total)
             except InvalidJob as problem:
                 return self._tracker.fail(job.job_id, JobError("InvalidJob", str(problem)))
-            except (AlreadySealed, JobClosed):  # another process works on this job, too
+            except (AlreadySealed, IllegalTransition, JobClosed):
+                # Another process works on this job, too.
                 job = require_job(self._jobs, job.job_id)
         if job.is_decided:
             return job

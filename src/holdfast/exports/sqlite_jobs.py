@@ -6,8 +6,8 @@ from typing import Any
 
 from holdfast.exports import transitions
 from holdfast.exports.errors import StoreUnavailable
+from holdfast.exports.ports import JobChange
 from holdfast.exports.row_store import RowJobStore
-from holdfast.exports.store import JobChange
 from holdfast.exports.transitions import Rule
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.store.sqlite.connection import Durability, Schema

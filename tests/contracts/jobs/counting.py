@@ -1,4 +1,4 @@
-"""Each task is counted once, however often it is reported."""
+"""Promises about sealing a job and counting its results."""
 
 from dataclasses import replace
 
@@ -9,7 +9,6 @@ from contracts.jobs.support import (
     GIVEN_UP,
     MANY,
     assert_counters_match_rows,
-    decide_job,
     make_failure,
     make_success,
     make_tasks,
@@ -20,10 +19,75 @@ from contracts.jobs.support import (
     start_job,
     start_sealed_job,
 )
-from holdfast.exports.errors import JobClosed
-from holdfast.exports.model import CallbackState, JobStatus, TaskResult, TaskStatus
+from holdfast.exports.errors import AlreadySealed, JobClosed
+from holdfast.exports.model import JobStatus, TaskResult, TaskStatus
 from holdfast.exports.ports import JobStateRepository
 from holdfast.testing import ManualClock
+
+
+class SealPromises:
+    """The promises about the number of tasks (JB-03, JB-04, JB-05)."""
+
+    @pytest.mark.requirement("R004-056", "R004-060", "R004-192")
+    def test_the_seal_says_how_many_tasks_there_are(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        start_job(repository, clock, 3)
+        assert not read_job(repository).sealed
+        clock.advance(1.0)
+        repository.set_total_tasks("job", 3)
+        job = read_job(repository)
+        assert (job.sealed, job.state.total_tasks, job.remaining_tasks) == (True, 3, 3)
+        assert job.updated_at == clock.time()
+
+    @pytest.mark.requirement("R004-192")
+    def test_the_same_number_again_changes_nothing(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        tasks = start_sealed_job(repository, clock, 3)
+        repository.record_results("job", [make_success(tasks[0])])
+        before = read_job(repository)
+        clock.advance(1.0)
+        repository.set_total_tasks("job", 3)
+        assert read_job(repository) == before
+
+    @pytest.mark.requirement("R004-056")
+    @pytest.mark.parametrize("other", [0, 2, 4])
+    def test_another_number_is_refused(
+        self, repository: JobStateRepository, clock: ManualClock, other: int
+    ) -> None:
+        start_sealed_job(repository, clock, 3)
+        before = read_job(repository)
+        with pytest.raises(AlreadySealed):
+            repository.set_total_tasks("job", other)
+        assert read_job(repository) == before
+
+    @pytest.mark.requirement("R004-115")
+    def test_results_may_come_before_the_seal(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        tasks = start_job(repository, clock, 3)
+        repository.record_results("job", [make_success(task) for task in tasks])
+        assert read_job(repository).remaining_tasks == -3
+        assert not read_job(repository).all_counted
+        assert repository.claim_outcome("job") is None
+        repository.set_total_tasks("job", 3)
+        assert read_job(repository).remaining_tasks == 0
+        assert read_job(repository).all_counted
+        assert_counters_match_rows(repository)
+
+    @pytest.mark.parametrize("ended", [False, True])
+    def test_a_job_whose_outcome_is_decided_is_not_sealed(
+        self, repository: JobStateRepository, clock: ManualClock, ended: bool
+    ) -> None:
+        start_job(repository, clock, 3)
+        repository.give_up("job", GIVEN_UP)
+        if ended:
+            repository.settle("job", JobStatus.FAILED, GIVEN_UP)
+        before = read_job(repository)
+        with pytest.raises(JobClosed):
+            repository.set_total_tasks("job", 3)
+        assert read_job(repository) == before
 
 
 class CountingPromises:
@@ -108,12 +172,6 @@ class CountingPromises:
         assert repository.record_results("job", [unknown]) == 0
         assert read_counters(repository) == (1, 0)
         assert len(read_rows(repository)) == 1
-
-    def test_no_results_are_counted_as_none(
-        self, repository: JobStateRepository, clock: ManualClock
-    ) -> None:
-        start_job(repository, clock)
-        assert repository.record_results("job", []) == 0
 
     def test_a_batch_may_be_larger_than_any_transaction(
         self, repository: JobStateRepository, clock: ManualClock
@@ -263,15 +321,3 @@ class CountingPromises:
         clock.advance(1.0)
         repository.note_progress("job")
         assert read_job(repository) == before
-
-    def test_callbacks_do_not_count_as_progress(
-        self, repository: JobStateRepository, clock: ManualClock
-    ) -> None:
-        job = decide_job(repository, clock)
-        clock.advance(1.0)
-        repository.begin_callback("job", again_after_seconds=5.0)
-        repository.end_callback("job", in_doubt=False)
-        repository.settle("job", JobStatus.COMPLETED, None)
-        ended = read_job(repository)
-        assert ended.callback.state is CallbackState.SENT
-        assert ended.last_progress_at == job.last_progress_at

@@ -48,22 +48,6 @@ class TokenPromises:
         clock.advance(1.0)
         assert repository.attach_token("job", TOKEN) == job == read_job(repository)
 
-    def test_the_same_token_again_changes_nothing(
-        self, repository: JobStateRepository, clock: ManualClock
-    ) -> None:
-        start_sealed_job(repository, clock, task_token=TOKEN)
-        before = read_job(repository)
-        clock.advance(1.0)
-        assert repository.attach_token("job", TOKEN) == before
-        assert read_job(repository) == before
-
-    def test_a_job_without_token_can_be_given_one(
-        self, repository: JobStateRepository, clock: ManualClock
-    ) -> None:
-        start_job(repository, clock)
-        job = repository.attach_token("job", TOKEN)
-        assert (job.task_token, job.token_generation) == (TOKEN, 1)
-
     @pytest.mark.parametrize("state", ["decided", "given up", "settled", "ended"])
     def test_a_job_whose_outcome_is_decided_takes_no_other_token(
         self, repository: JobStateRepository, clock: ManualClock, state: str

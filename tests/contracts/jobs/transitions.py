@@ -160,16 +160,6 @@ class TransitionPromises:
         repository.update_job_status("job", JobStatus.FAILED, BROKEN)
         assert read_job(repository).ttl == clock.time() + 60
 
-    def test_a_given_up_job_may_still_begin_but_its_outcome_stands(
-        self, repository: JobStateRepository, clock: ManualClock
-    ) -> None:
-        repository.save(new_job(clock))
-        repository.give_up("job", GIVEN_UP)
-        repository.update_job_status("job", JobStatus.DOWNLOADING)
-        job = read_job(repository)
-        assert job.status is JobStatus.DOWNLOADING
-        assert (job.callback.state, job.callback.error) == (CallbackState.PENDING, GIVEN_UP)
-
     @pytest.mark.requirement("R004-189")
     @pytest.mark.parametrize(
         "counters",

@@ -13,11 +13,9 @@ import pytest
 
 from holdfast.events import Event, Events
 from holdfast.exports.consumer import ExportJobConsumer
-from holdfast.exports.dispatcher import TaskDispatcher
 from holdfast.exports.errors import StoreUnavailable
 from holdfast.exports.model import ExportJob, JobStatus
 from holdfast.exports.request import JobRequest
-from holdfast.exports.runner import JobRunner
 from holdfast.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.exports.tracker import JobTracker
@@ -25,17 +23,9 @@ from holdfast.lease.backoff import Backoff
 from holdfast.queue.message import AnyMessage
 from holdfast.testing import MemoryQueue
 from holdfast.worker.worker import Worker
-from support.exports.inline_pool import InlinePool
+from support.exports.stage import make_runner
 
 CANARY = "secret-canary"
-
-
-class SilentHeartbeats:
-    """Ignores the calls of the runner."""
-
-    def beat_now(self, job: ExportJob) -> None: ...
-
-    def forget(self, job_id: str) -> None: ...
 
 
 class FlakyJobs(MemoryJobs):
@@ -60,17 +50,12 @@ class Place:
         self.step_functions = SimulatedStepFunctions()
         self.jobs = FlakyJobs(clock=self.queue.clock)
         self.tracker = JobTracker(self.jobs, self.step_functions)
-        self.dispatcher = TaskDispatcher(
-            self.jobs, self.tracker, lambda task: {}, drain_seconds=0.2
-        )
-        self.pool = InlinePool(self.dispatcher)
-        runner = JobRunner(
+        runner, self.dispatcher, self.pool = make_runner(
             self.jobs,
             self.tracker,
-            self.dispatcher,
-            SilentHeartbeats(),
-            self.listing,
             self.step_functions,
+            listing=self.listing,
+            drain_seconds=0.2,
         )
         consumer = ExportJobConsumer(
             runner, self.tracker, self.step_functions, max_attempts=self.queue.max_attempts

@@ -12,16 +12,15 @@ from time import process_time
 
 import pytest
 
-from holdfast.exports.active_job import PAGE_SIZE
-from holdfast.exports.dispatcher import TaskDispatcher
+from holdfast.exports.dispatcher import PAGE_SIZE
 from holdfast.exports.model import ExportJob, ExportTask, JobStatus, TaskResult
 from holdfast.exports.pool.ports import Assignment
 from holdfast.exports.request import JobRequest, TaskSpec
-from holdfast.exports.runner import JobRunner
 from holdfast.exports.sqlite_jobs import SQLiteJobs
 from holdfast.exports.tracker import JobTracker
 from support.cli.commands import Cli
-from support.exports.inline_pool import InlinePool, fail, succeed
+from support.exports.inline_pool import fail, succeed
+from support.exports.stage import make_runner
 from support.sqlite.job_processes import assert_counters_match_rows
 
 TASKS = 50_000
@@ -29,14 +28,6 @@ FAILING = 100  # every such task fails
 JOB = "large"
 # A page that is read, and the rest of the one before.
 MAX_IN_MEMORY = 2 * PAGE_SIZE
-
-
-class SilentHeartbeats:
-    """Ignores the calls of the runner."""
-
-    def beat_now(self, job: ExportJob) -> None: ...
-
-    def forget(self, job_id: str) -> None: ...
 
 
 def listing(request: JobRequest) -> Iterator[TaskSpec]:
@@ -63,10 +54,8 @@ class Process:
 
         with self.jobs:
             tracker = JobTracker(self.jobs, None)
-            dispatcher = TaskDispatcher(self.jobs, tracker, lambda task: {"key": task.key})
-            pool = InlinePool(dispatcher, self.do)
+            runner, _, pool = make_runner(self.jobs, tracker, do=self.do, listing=listing)
             pool.taken = deque(maxlen=1)  # type: ignore[assignment]  # not all of them
-            runner = JobRunner(self.jobs, tracker, dispatcher, SilentHeartbeats(), listing)
             request = JobRequest(JOB, "export", "user")
             job = runner.run(request, lost=self.lost, on_progress=on_progress)
             assert_counters_match_rows(self.jobs)
@@ -77,7 +66,7 @@ class Process:
         self.done += 1
         if self.done % (PAGE_SIZE * 4) == 1:
             self.measure_memory()
-        return fail(task) if int(task.payload["key"][:5]) % FAILING == 0 else succeed(task)
+        return fail(task) if int(task.payload["s3Key"][:5]) % FAILING == 0 else succeed(task)
 
     def measure_memory(self) -> None:
         """Count the tasks and results in memory."""

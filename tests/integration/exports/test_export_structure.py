@@ -142,8 +142,8 @@ def read_report(process: ChildProcess) -> Any:
 LOAD = "import pickle, sys; pickle.load(sys.stdin.buffer)(); print(*sys.modules)"
 # Modules that could complete a job, send its heartbeats, or write its counters.
 NOT_FOR_WORKERS = re.compile(
-    r"holdfast\.(jobs\.(heartbeats|tracker|runner|consumer|dispatcher|ports|model)"
-    r"|adapters\.aws\.(stepfunctions|dynamodb|sqs)|adapters\.local|bootstrap|cli)"
+    r"holdfast\.(exports\.(heartbeats|tracker|runner|consumer|dispatcher|engine|building|model"
+    r"|ports|step_functions|dynamodb|sqlite_jobs)|queues|store\.(sqlite|dynamodb)|cli)\b"
 )
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.exports.dispatcher import TaskDispatcher
 from holdfast.exports.errors import CallbackRefused, CallbackUnclear, TokenClosed
 from holdfast.exports.model import (
     CallbackState,
@@ -30,7 +29,6 @@ from holdfast.exports.model import (
 from holdfast.exports.pool.ports import Assignment
 from holdfast.exports.reconciler import Reconciler
 from holdfast.exports.request import JobRequest, TaskSpec
-from holdfast.exports.runner import JobRunner
 from holdfast.exports.simulated_step_functions import (
     AcceptedCallback,
     SimulatedStepFunctions,
@@ -39,7 +37,7 @@ from holdfast.exports.simulated_step_functions import (
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.exports.tracker import JobTracker
 from holdfast.testing import ManualClock
-from support.exports.inline_pool import InlinePool
+from support.exports.stage import make_runner
 from support.exports.stepping import Crash, Stepping, make_actor
 from support.interleaving import Baton, Policy, Scripted, explore
 
@@ -58,23 +56,13 @@ class Actor:
 
     def run(self, token: TaskToken) -> None:
         """Receive the job's message with that token, and run the job."""
-        clock = NoWaitClock()
-        dispatcher = TaskDispatcher(
+        runner, _, _ = make_runner(
             self.jobs,
             self.tracker,
-            lambda task: {"key": task.key},
-            pause_seconds=0.0,
-            clock=clock,
-        )
-        InlinePool(dispatcher, self.stage.do)
-        runner = JobRunner(
-            self.jobs,
-            self.tracker,
-            dispatcher,
-            SilentHeartbeats(),
-            lambda request: iter(()),
             self.step_functions,
-            clock=clock,
+            do=self.stage.do,
+            pause_seconds=0.0,
+            clock=NoWaitClock(),
         )
         specs = tuple(TaskSpec(url=task.url, key=task.key) for task in self.stage.tasks)
         request = JobRequest(JOB, "export", "user", token, specs)
@@ -91,14 +79,6 @@ class NoWaitClock(ManualClock):
 
     def sleep(self, seconds: float) -> None:
         pass
-
-
-class SilentHeartbeats:
-    """Ignores the calls of the runner."""
-
-    def beat_now(self, job: ExportJob) -> None: ...
-
-    def forget(self, job_id: str) -> None: ...
 
 
 Script = Callable[[Actor], object]
@@ -119,6 +99,8 @@ class Case:
     """Whether another execution requests the job, too."""
     closed: bool = False
     """Whether the first token was noted as closed."""
+    fresh: bool = False
+    """Whether the job is not stored yet, so that it begins with its message."""
 
 
 @dataclass
@@ -138,6 +120,8 @@ class Stage:
             ExportTask.create(JOB, f"https://files.example/{n}", f"{n}")
             for n in range(self.case.tasks)
         ]
+        if self.case.fresh:
+            return
         self.jobs.save(ExportJob.create(JOB, "export", "user", task_token=self.token, now=1.0))
         self.jobs.add_tasks(JOB, self.tasks)
         self.jobs.update_job_status(JOB, JobStatus.DOWNLOADING)
@@ -158,7 +142,7 @@ class Stage:
 
     def do(self, task: Assignment) -> TaskResult:
         """Do a task at once."""
-        return self.make_result(int(task.payload["key"]))
+        return self.make_result(int(task.payload["s3Key"]))
 
     def play(self, policy: Policy, crash: Crash) -> Baton:
         """Run all actors in the order of the policy."""
@@ -176,10 +160,11 @@ class Stage:
     def recover(self) -> None:
         """Deliver the message again, do the remaining tasks, and run the reconciler."""
         tracker = JobTracker(self.jobs, self.step_functions, again_after_seconds=20.0)
-        if self.case.second:
+        if self.case.second or self.case.fresh:
             self.clock.advance(30.0)
             actor = Actor(self, self.jobs, self.step_functions, tracker)
-            for token in (self.token, self.second, self.token):
+            later = (self.second, self.token) if self.case.second else ()
+            for token in (self.token, *later):
                 actor.run(token)
         job = self.jobs.find_by_id(JOB)
         assert job is not None
@@ -280,6 +265,11 @@ def run_second(actor: Actor) -> None:
 
 
 CASES = {
+    "its message is received by two": Case([run_first, run_first], fresh=True),
+    "… and a task fails": Case([run_first], failing=frozenset({1}), fresh=True),
+    "… and another execution requests it": Case(
+        [run_first, run_second], fresh=True, second=True
+    ),
     "two count while one seals": Case([count_results(0), count_results(1), seal]),
     "the same results come twice": Case(
         [count_results(0, 1), count_results(1, 0)], sealed=True
@@ -361,6 +351,7 @@ def play_all_schedules(case: Case, *, preemptions: int = 2, limit: int = 60) -> 
     return played
 
 
+@pytest.mark.requirement("R004-048", "R004-051")
 @pytest.mark.parametrize("name", CASES)
 def test_one_correct_outcome_is_sent_in_every_schedule_and_crash(name: str) -> None:
     assert play_all_schedules(CASES[name]) > 10

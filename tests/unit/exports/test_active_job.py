@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.exports.active_job import PAGE_SIZE, ActiveJob
-from holdfast.exports.dispatcher import TaskDispatcher
+from holdfast.exports.dispatcher import PAGE_SIZE, ActiveJob, TaskDispatcher
 from holdfast.exports.model import ExportJob, ExportTask, JobStatus, TaskResult
 from holdfast.exports.tracker import JobTracker
 from holdfast.lease.clock import SYSTEM_CLOCK
@@ -187,6 +186,7 @@ def test_a_task_that_was_not_listed_is_listed_again() -> None:
 def test_each_job_gets_one_slot_before_any_job_gets_a_second() -> None:
     jobs = MemoryJobs()
     dispatcher = TaskDispatcher(jobs, JobTracker(jobs, None), lambda task: {})
+    InlinePool(dispatcher)
     one, other = (ExportJob.create(name, "e", "u") for name in "ab")
     with dispatcher._enter(one) as first, dispatcher._enter(other) as second:
         for active in (first, second):

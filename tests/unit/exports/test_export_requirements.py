@@ -13,7 +13,6 @@ import pytest
 
 from holdfast.events import Event, Events
 from holdfast.exports import events as ev
-from holdfast.exports.dispatcher import TaskDispatcher
 from holdfast.exports.errors import CallbackRefused
 from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.exports.model import (
@@ -24,13 +23,12 @@ from holdfast.exports.model import (
 )
 from holdfast.exports.ports import JobStateRepository
 from holdfast.exports.request import JobRequest, TaskSpec
-from holdfast.exports.runner import JobHeartbeats, JobRunner
+from holdfast.exports.runner import JobHeartbeats
 from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
-from holdfast.exports.sqlite_jobs import MemoryJobs
-from holdfast.exports.tracker import JobTracker
+from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.telemetry.logging import make_line_log
-from holdfast.testing import ManualClock
-from support.exports.inline_pool import InlinePool
+from support.exports.inline_pool import SilentHeartbeats
+from support.exports.stage import JOB, JobStage
 
 # -- values
 
@@ -84,48 +82,31 @@ SEEDS_OPERATIONS = {
 @pytest.mark.requirement("R004-186")
 def test_the_store_is_an_abstract_class_with_the_seeds_operations() -> None:
     with pytest.raises(TypeError, match="abstract"):
-        JobStateRepository()  # type: ignore[abstract]
-    assert JobStateRepository.__abstractmethods__ >= SEEDS_OPERATIONS
+        JobStateRepository(SYSTEM_CLOCK, None)  # type: ignore[abstract]
+    assert vars(JobStateRepository).keys() >= SEEDS_OPERATIONS
 
 
 # -- from the message to the row
 
 
-class SilentHeartbeats:
-    """Ignores the calls of the runner."""
-
-    def beat_now(self, job: ExportJob) -> None: ...
-
-    def forget(self, job_id: str) -> None: ...
-
-
-class Stage:
+class Stage(JobStage):
     """A store, Step Functions and a runner whose pool does tasks at once."""
 
     def __init__(self, step_functions: type[SimulatedStepFunctions]) -> None:
-        self.clock = ManualClock()
-        self.jobs = MemoryJobs(clock=self.clock)
-        self.step_functions = step_functions(self.clock)
+        super().__init__(step_functions=step_functions)
         self.token = self.step_functions.open()
         self.seen: list[ExportJob | None] = []  # while tasks are being listed
 
     def run(self, heartbeats: JobHeartbeats) -> ExportJob:
         """Run the job of the seed's message to its end."""
-        message = {"jobId": "abc-123", "exportId": "export-456", "userId": "user-789"}
+        message = {"jobId": JOB, "exportId": "export-456", "userId": "user-789"}
         request = JobRequest.parse({**message, "taskToken": self.token.reveal()})
-        return self._make_runner(heartbeats).run(request, lost=Flag())
+        return self.make_runner(heartbeats, self._listing).run(request, lost=Flag())
 
     def make_job(self) -> ExportJob:
         """Return the same job as it is when its message comes."""
-        ids, now = ("abc-123", "export-456", "user-789"), self.clock.time()
+        ids, now = (JOB, "export-456", "user-789"), self.clock.time()
         return ExportJob.create(*ids, task_token=self.token, now=now)
-
-    def _make_runner(self, heartbeats: JobHeartbeats) -> JobRunner:
-        tracker = JobTracker(self.jobs, self.step_functions)
-        dispatcher = TaskDispatcher(self.jobs, tracker, lambda task: {}, clock=self.clock)
-        InlinePool(dispatcher)
-        parts = (self.jobs, tracker, dispatcher, heartbeats, self._listing, self.step_functions)
-        return JobRunner(*parts, clock=self.clock)
 
     def _listing(self, request: JobRequest) -> Iterator[TaskSpec]:
         self.seen.append(self.jobs.find_by_id(request.job_id))

@@ -1,7 +1,7 @@
 """A job from its message to its outcome, in one process and one thread.
 
 The pool does tasks at once, the store is in memory and Step Functions is simulated. What
-happens if a process crashes on the way is in test_export_crashes.py.
+happens if a process crashes on the way is in test_job_schedules.py.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,17 +9,13 @@ from dataclasses import dataclass, field
 from threading import Event as Flag
 from threading import Thread
 from time import sleep
-from typing import Any
 
 import pytest
 
-from holdfast.events import Event, Events
 from holdfast.exports import events as ev
-from holdfast.exports.dispatcher import TaskDispatcher
 from holdfast.exports.errors import CallbackUnclear, InvalidJob, StoreUnavailable
 from holdfast.exports.model import (
     ExportJob,
-    ExportTask,
     JobError,
     JobStatus,
     TaskResult,
@@ -30,14 +26,12 @@ from holdfast.exports.request import JobRequest, TaskSpec, build_tasks
 from holdfast.exports.runner import JobRunner
 from holdfast.exports.simulated_step_functions import (
     AcceptedCallback,
-    SimulatedStepFunctions,
     TokenState,
 )
-from holdfast.exports.sqlite_jobs import MemoryJobs
-from holdfast.exports.tracker import JobTracker
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.testing import ManualClock
-from support.exports.inline_pool import InlinePool, fail, succeed
+from support.exports.inline_pool import fail, succeed
+from support.exports.stage import JobStage
 from support.telemetry.traces import Traces, get_id, get_link_ids
 
 
@@ -58,42 +52,18 @@ class FakeHeartbeats:
         self.forgotten.append(job_id)
 
 
-class Stage:
+class Stage(JobStage):
     """A runner with a store in memory, a simulated Step Functions and an inline pool."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self.clock: Any = clock or ManualClock()
-        self.events: list[Event] = []
-        self.observed = events = Events(self.events.append)
-        self.jobs = MemoryJobs(clock=self.clock)
-        self.step_functions = SimulatedStepFunctions(self.clock)
-        self.tracker = JobTracker(self.jobs, self.step_functions, events=events)
-        self.dispatcher = TaskDispatcher(
-            self.jobs, self.tracker, make_payload, clock=self.clock
-        )
-        self.pool = InlinePool(self.dispatcher)
+        super().__init__(clock)
         self.heartbeats = FakeHeartbeats()
         self.listed: list[TaskSpec] = []
-        self.runner = JobRunner(
-            self.jobs,
-            self.tracker,
-            self.dispatcher,
-            self.heartbeats,
-            lambda request: iter(self.listed),
-            self.step_functions,
-            events=events,
-            clock=self.clock,
-        )
+        self.runner = self.make_runner(self.heartbeats, lambda request: iter(self.listed))
 
     def run(self, request: JobRequest) -> ExportJob:
         """Run the job with a lease that is not lost."""
         return self.runner.run(request, lost=Flag())
-
-    def read_job(self) -> ExportJob:
-        """Return the stored job."""
-        job = self.jobs.find_by_id("abc-123")
-        assert job is not None
-        return job
 
     def list_outcomes(self) -> list[AcceptedCallback]:
         """Return the accepted callbacks that are not heartbeats."""
@@ -102,11 +72,6 @@ class Stage:
     def list_kinds(self) -> list[str]:
         """Return "success" or "failure" for each outcome that was sent."""
         return [sent.kind for sent in self.list_outcomes()]
-
-
-def make_payload(task: ExportTask) -> dict[str, object]:
-    """Return what a worker gets for a task."""
-    return {"url": task.url, "s3Key": task.key}
 
 
 def make_request(
@@ -261,18 +226,6 @@ def test_a_message_that_is_sent_again_after_an_error_is_the_same_job(stage: Stag
     assert (
         stage.jobs.find_by_id("abc-123") == job
     )  # a late heartbeat of the first changes nothing
-
-
-def test_an_old_message_does_not_take_the_job_back(stage: Stage) -> None:
-    """The execution was superseded, and its message is delivered again after a crash."""
-    first, second = stage.step_functions.open(), stage.step_functions.open()
-    begin(stage, make_request(A, B, token=first), counted=1)
-    stage.jobs.attach_token("abc-123", second)
-    stage.step_functions.send_task_failure(first, "Superseded", "")
-    job = stage.run(make_request(A, B, token=first))
-    assert job.status is JobStatus.COMPLETED
-    assert stage.step_functions.state(second) is TokenState.CLOSED
-    assert stage.list_kinds() == ["failure", "success"]
 
 
 def test_an_execution_that_has_ended_takes_no_job_over(stage: Stage) -> None:
@@ -470,14 +423,6 @@ def wait_for(condition: Callable[[], bool]) -> None:
             return
         sleep(0.01)
     raise AssertionError("it never happened")
-
-
-def test_a_lost_lease_ends_the_work_at_once(stage: Stage) -> None:
-    stage.pool.do = lambda task: None
-    lost = Flag()
-    lost.set()
-    job = stage.runner.run(make_request(A), lost=lost)
-    assert not job.terminal
 
 
 def test_running_tasks_are_stopped_when_the_lease_is_lost(stage: Stage) -> None:

@@ -12,29 +12,22 @@ from holdfast.exports.model import (
     ACTIVE,
     CallbackState,
     ExportJob,
-    ExportTask,
     JobError,
     JobStatus,
     TaskResult,
     TaskToken,
 )
 from holdfast.exports.reconciler import Reconciler
-from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.exports.tracker import JobTracker
-from holdfast.testing import ManualClock
+from support.exports.stage import JobStage, make_success
 
 
-class Stage:
+class Stage(JobStage):
     """A reconciler over a store in memory and a simulated Step Functions."""
 
     def __init__(self, **options: Any) -> None:
-        self.clock = ManualClock()
-        self.events: list[Event] = []
-        self.jobs = MemoryJobs(clock=self.clock)
-        self.step_functions = SimulatedStepFunctions(self.clock)
-        events = Events(self.events.append)
-        self.tracker = JobTracker(self.jobs, self.step_functions, events=events)
+        super().__init__()
         self.running: list[str] = []
         self.cancelled: list[tuple[str, str]] = []
         self.reconciler = Reconciler(
@@ -42,26 +35,20 @@ class Stage:
             self.tracker,
             running=lambda: self.running,
             cancel=lambda job_id, code: self.cancelled.append((job_id, code)),
-            events=events,
+            events=self.observed,
             clock=self.clock,
             **options,
         )
 
-    def begin(self, job_id: str, *, token: TaskToken | None = None) -> TaskResult:
+    def begin_one(self, job_id: str, *, token: TaskToken | None = None) -> TaskResult:
         """Start a job with one task, and return the task's result, which is not counted."""
-        now = self.clock.time()
-        self.jobs.save(ExportJob.create(job_id, "e", "u", task_token=token, now=now))
-        task = ExportTask.create(job_id, "https://files.example/a", "a")
-        self.jobs.add_tasks(job_id, [task])
-        self.jobs.update_job_status(job_id, JobStatus.DOWNLOADING)
+        [task] = self.begin(job_id=job_id, token=token)
         self.jobs.set_total_tasks(job_id, 1)
-        return TaskResult(job_id, task.task_id, True)
+        return make_success(task)
 
     def read_status(self, job_id: str) -> JobStatus:
         """Return the status of the stored job."""
-        job = self.jobs.find_by_id(job_id)
-        assert job is not None
-        return job.status
+        return self.read_job(job_id).status
 
     def list_event_types(self) -> list[type[Event]]:
         """Return the types of the emitted events."""
@@ -75,37 +62,26 @@ def stage() -> Stage:
 
 def test_a_job_whose_last_counting_process_crashed_is_finished(stage: Stage) -> None:
     """(JB-06)"""
-    stage.jobs.record_results("a", [stage.begin("a")])
+    stage.jobs.record_results("a", [stage.begin_one("a")])
     stage.reconciler.tick()
     assert stage.read_status("a") is JobStatus.COMPLETED
 
 
 def test_a_pending_callback_is_sent(stage: Stage) -> None:
     """(JB-07, JB-08)"""
-    stage.jobs.record_results("a", [stage.begin("a", token=stage.step_functions.open())])
+    stage.jobs.record_results("a", [stage.begin_one("a", token=stage.step_functions.open())])
     stage.jobs.claim_outcome("a")
     stage.reconciler.tick()
     assert stage.read_status("a") is JobStatus.COMPLETED
     assert len(stage.step_functions.accepted) == 1
 
 
-def test_a_callback_that_another_process_sends_is_left_to_it_for_a_while(stage: Stage) -> None:
-    stage.jobs.record_results("a", [stage.begin("a", token=stage.step_functions.open())])
-    stage.jobs.claim_outcome("a")
-    stage.jobs.begin_callback("a", again_after_seconds=20)
-    stage.reconciler.tick()
-    assert not stage.step_functions.accepted
-    stage.clock.advance(21)
-    stage.reconciler.tick()
-    assert stage.read_status("a") is JobStatus.COMPLETED
-
-
 def test_a_job_that_does_not_move_is_failed_and_stopped_here(stage: Stage) -> None:
     """With a token and without (JB-17)."""
-    stage.begin("a", token=stage.step_functions.open())
-    stage.begin("b")
+    stage.begin_one("a", token=stage.step_functions.open())
+    stage.begin_one("b")
     stage.clock.advance(3601)
-    stage.begin("c")
+    stage.begin_one("c")
     stage.reconciler.tick()
     assert [stage.read_status(job_id) for job_id in "abc"] == [
         "FAILED",
@@ -121,7 +97,7 @@ def test_a_job_whose_token_closed_is_failed_when_no_other_came_in_time() -> None
     """By any process, even if the one that noted it crashed."""
     stage = Stage(retry_grace_seconds=120.0)
     token = TaskToken("gone")
-    stage.begin("a", token=token)
+    stage.begin_one("a", token=token)
     stage.jobs.note_token_closed("a", token, JobError("TaskTimedOut", "not any more"))
     stage.clock.advance(119)
     stage.reconciler.tick()
@@ -140,17 +116,9 @@ def test_a_job_that_was_never_listed_to_its_end_stalls_too(stage: Stage) -> None
     assert stage.read_status("a") is JobStatus.FAILED
 
 
-def test_a_clock_that_is_set_forward_fails_nothing(stage: Stage) -> None:
-    stage.begin("a")
-    stage.reconciler.tick()
-    stage.clock.step_time(7200)
-    stage.reconciler.tick()
-    assert stage.read_status("a") is JobStatus.DOWNLOADING
-
-
 def test_without_a_stall_limit_no_job_is_failed() -> None:
     stage = Stage(stall_seconds=None)
-    stage.begin("a")
+    stage.begin_one("a")
     stage.clock.advance(1_000_000)
     stage.reconciler.tick()
     assert stage.read_status("a") is JobStatus.DOWNLOADING
@@ -158,8 +126,8 @@ def test_without_a_stall_limit_no_job_is_failed() -> None:
 
 def test_a_job_that_ended_elsewhere_is_stopped_here(stage: Stage) -> None:
     """(JB-13)"""
-    stage.begin("a")
-    stage.begin("b")
+    stage.begin_one("a")
+    stage.begin_one("b")
     stage.running = ["a", "b", "deleted"]
     stage.tracker.fail("a", JobError("TaskTimedOut", "by another host"))
     stage.reconciler.tick()
@@ -168,7 +136,7 @@ def test_a_job_that_ended_elsewhere_is_stopped_here(stage: Stage) -> None:
 
 def test_an_error_of_one_job_does_not_stop_the_pass(stage: Stage) -> None:
     for job_id in "ab":
-        stage.jobs.record_results(job_id, [stage.begin(job_id)])
+        stage.jobs.record_results(job_id, [stage.begin_one(job_id)])
     claim = stage.jobs.claim_outcome
 
     def fail_for_a(job_id: str) -> ExportJob | None:
@@ -195,14 +163,14 @@ def test_a_store_that_does_not_respond_is_tried_again(stage: Stage) -> None:
         ev.ActiveJobsUnknown("StoreUnavailable", 2),
     ]
     stage.jobs.find_by_status = find  # type: ignore[method-assign]
-    stage.jobs.record_results("a", [stage.begin("a")])
+    stage.jobs.record_results("a", [stage.begin_one("a")])
     stage.reconciler.tick()
     assert stage.read_status("a") is JobStatus.COMPLETED
 
 
 def test_it_passes_at_once_and_then_every_interval_until_it_is_stopped() -> None:
     stage = Stage(interval_seconds=0.01)
-    stage.jobs.record_results("a", [stage.begin("a")])
+    stage.jobs.record_results("a", [stage.begin_one("a")])
     stage.reconciler = Reconciler(stage.jobs, stage.tracker, interval_seconds=0.01)
     stage.reconciler.start()
     stage.reconciler.start()
@@ -244,9 +212,9 @@ def test_a_listing_of_the_heartbeats_is_used_for_one_interval() -> None:
         lister=lister,
         clock=stage.clock,
     )
-    jobs.record_results("old", [stage.begin("old")])
+    jobs.record_results("old", [stage.begin_one("old")])
     lister.list()
-    stage.begin("new")  # is not in the listing, and runs here
+    stage.begin_one("new")  # is not in the listing, and runs here
     stage.reconciler.tick()
     assert jobs.listings == len(ACTIVE)
     assert stage.read_status("old") is JobStatus.COMPLETED

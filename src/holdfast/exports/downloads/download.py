@@ -12,15 +12,15 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from threading import Condition, local
+from dataclasses import dataclass
+from threading import Condition
 from urllib.parse import quote
 
 from holdfast.exports.downloads import errors
-from holdfast.exports.downloads.cancellation import RunningDownload
 from holdfast.exports.downloads.errors import TaskError
 from holdfast.exports.downloads.partial_files import PartialFile
 from holdfast.exports.downloads.response_head import ResponseHead, make_bad_response
+from holdfast.exports.downloads.task import RunningDownload
 from holdfast.exports.downloads.transfer import CurlHandles, DownloadRequest
 from holdfast.exports.downloads.url_guard import MAX_REDIRECTS, CheckedUrl, UrlGuard, parse_url
 from holdfast.lease.clock import Clock
@@ -71,13 +71,6 @@ class HostSlots:
             self._freed.notify_all()
 
 
-class WriteBuffer(local):
-    """A buffer for each thread, which all downloads of the thread use."""
-
-    def __init__(self) -> None:
-        self.bytes = memoryview(bytearray(_BUFFER_BYTES))
-
-
 @dataclass(frozen=True, slots=True)
 class Downloader:
     """Downloads files. Safe for threads."""
@@ -87,7 +80,6 @@ class Downloader:
     hosts: HostSlots
     max_bytes: int | None
     clock: Clock
-    buffer: WriteBuffer = field(default_factory=WriteBuffer)
 
     def download(self, part: PartialFile, run: RunningDownload, own_connection: bool) -> None:
         """Complete the part. With `own_connection`, each request has its own connection.
@@ -97,7 +89,7 @@ class Downloader:
         if part.length is not None and part.size == part.length:
             part.complete = True  # the connection broke directly after the last byte
             return
-        body = ResponseBody(part, run, self.max_bytes, self.buffer.bytes)
+        body = ResponseBody(part, run, self.max_bytes)
         try:
             checked_url, head = self._fetch(body, run, own_connection)
         finally:
@@ -148,13 +140,7 @@ _ASCII = "".join(chr(code) for code in range(128))
 class ResponseBody:
     """The body of one response, on its way into the part."""
 
-    def __init__(
-        self,
-        part: PartialFile,
-        run: RunningDownload,
-        max_bytes: int | None,
-        buffer: memoryview,
-    ) -> None:
+    def __init__(self, part: PartialFile, run: RunningDownload, max_bytes: int | None) -> None:
         if part.size and not part.validator:
             part.restart()  # without a validator, the rest may be of another file
         self.part = part
@@ -162,8 +148,7 @@ class ResponseBody:
         self._run = run
         self._task = run.task
         self._max_bytes = max_bytes
-        self._buffer = buffer
-        self._buffered_bytes = 0
+        self._buffer = bytearray()
 
     def get_range_headers(self) -> list[str]:
         """Return the header lines that request the rest of the file."""
@@ -212,19 +197,16 @@ class ResponseBody:
 
     def write(self, data: bytes) -> None:
         """Add bytes, and write them to the part when there are enough of them."""
-        size = len(data)
-        if self._buffered_bytes + size > _BUFFER_BYTES:
+        self._buffer += data
+        if len(self._buffer) >= _BUFFER_BYTES:
             self._write_out()
-        end = self._buffered_bytes + size
-        self._buffer[end - size : end] = data
-        self._buffered_bytes = end
 
     def report_if_due(self) -> None:
         """Write out and report what was received, if it is time for a report.
 
         So of a slow body, too, most bytes are on disk when the process is killed.
         """
-        if self._buffered_bytes and self._run.is_report_due():
+        if self._buffer and self._run.is_report_due():
             self._write_out()
 
     def _write_out(self) -> None:
@@ -233,10 +215,9 @@ class ResponseBody:
 
     def flush(self) -> None:
         """Write all buffered bytes to the part."""
-        data = self._buffer[: self._buffered_bytes]
-        self._buffered_bytes = 0
+        data, self._buffer = self._buffer, bytearray()
         if data:
-            self.part.write(data)
+            self.part.write(memoryview(data))
             self._run.report_bytes(len(data))
 
     def _check_size(self, size: int) -> None:

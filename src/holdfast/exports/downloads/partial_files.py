@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from holdfast.exports.downloads.task_input import Digests
+from holdfast.exports.downloads.task import Digests
 from holdfast.store.file_modes import make_folders
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -18,10 +18,9 @@ from typing import Any
 from holdfast.aws import clients, errors
 from holdfast.aws.checked_call import call_checked
 from holdfast.errors import ConfigError
-from holdfast.exports.downloads.cancellation import RunningDownload
 from holdfast.exports.downloads.errors import TaskError
 from holdfast.exports.downloads.partial_files import PartialFile, PartialFiles
-from holdfast.exports.downloads.task_input import TaskInput
+from holdfast.exports.downloads.task import RunningDownload, TaskInput
 from holdfast.exports.errors import InvalidJob, StoreUnavailable
 from holdfast.urls import TARGETS, parse_url
 

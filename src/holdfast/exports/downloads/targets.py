@@ -17,9 +17,8 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from holdfast.errors import ConfigError
-from holdfast.exports.downloads.cancellation import RunningDownload
 from holdfast.exports.downloads.partial_files import PartialFile, PartialFiles, read_boot_id
-from holdfast.exports.downloads.task_input import TaskInput
+from holdfast.exports.downloads.task import RunningDownload, TaskInput
 from holdfast.exports.file_names import OWN_FOLDER
 from holdfast.urls import TARGETS, parse_url
 

@@ -22,18 +22,20 @@ import socket
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pycurl
 
 from holdfast.exports.downloads import errors
-from holdfast.exports.downloads.cancellation import RunningDownload
 from holdfast.exports.downloads.errors import TaskError
 from holdfast.exports.downloads.response_head import HeadReader, ResponseHead, make_bad_response
+from holdfast.exports.downloads.task import RunningDownload
 from holdfast.exports.downloads.url_guard import CheckedUrl, UrlGuard, explain_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from holdfast.exports.downloads.download import ResponseBody
 
 _BUFFER_BYTES = 256 << 10
 _MAX_IDLE_HANDLES = 16  # handles, each with a connection and a buffer
@@ -42,19 +44,6 @@ _BODY_STATUSES = (200, 206)
 
 _Server = tuple[str, str, int]
 _Owner = tuple[str, _Server] | None  # the job and the server; None: a single request
-
-
-class BodyReceiver(Protocol):
-    """The receiver of the body of a 200 or 206."""
-
-    def begin(self, head: ResponseHead) -> None:
-        """Receive the complete head. Raises TaskError to refuse the body."""
-
-    def write(self, data: bytes) -> None:
-        """Receive some bytes of the body. It is called for every 16 KiB."""
-
-    def report_if_due(self) -> None:
-        """Report how far the body is. It is called at least once a second."""
 
 
 class DownloadRequest:
@@ -68,7 +57,7 @@ class DownloadRequest:
         self,
         checked_url: CheckedUrl,
         guard: UrlGuard,
-        receiver: BodyReceiver,
+        receiver: "ResponseBody",
         run: RunningDownload,
     ) -> None:
         self._checked_url = checked_url

@@ -14,11 +14,15 @@ from typing import Any
 
 from holdfast.errors import ConfigError
 from holdfast.exports.downloads import errors
-from holdfast.exports.downloads.cancellation import RunningDownload, RunningDownloads
 from holdfast.exports.downloads.errors import TaskError
 from holdfast.exports.downloads.partial_files import PartialFile
 from holdfast.exports.downloads.targets import open_target
-from holdfast.exports.downloads.task_input import Digests, TaskInput
+from holdfast.exports.downloads.task import (
+    Digests,
+    RunningDownload,
+    RunningDownloads,
+    TaskInput,
+)
 from holdfast.exports.downloads.url_guard import UrlGuard
 from holdfast.exports.pool.wire import CANCELLED
 from holdfast.lease.backoff import Backoff

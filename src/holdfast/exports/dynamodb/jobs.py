@@ -39,7 +39,7 @@ from holdfast.exports.model import (
     TaskStatus,
     TaskToken,
 )
-from holdfast.exports.store import JobChange, RuleJobStore
+from holdfast.exports.ports import JobChange, JobStateRepository
 from holdfast.exports.transitions import Rule
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.store.dynamodb.client import ConditionFailed, DynamoDBClient, WriteDone
@@ -59,7 +59,7 @@ _MAX_TASKS_PER_TRANSACTION = 99  # a transaction takes 100 rows, one of which is
 _MAX_BYTES_PER_TRANSACTION = 3 * 1024 * 1024  # of 4 MB, because expressions need some of it
 
 
-class DynamoDBJobs(RuleJobStore):
+class DynamoDBJobs(JobStateRepository):
     """Jobs in two DynamoDB tables, which `create_tables` creates.
 
     `keep_seconds` is how long the row of a finished job is kept, and a task's row from its

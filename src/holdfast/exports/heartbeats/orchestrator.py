@@ -22,7 +22,6 @@ So the gap is at most two intervals. Two processes may send the same heartbeat, 
 
 import logging
 from collections.abc import Callable
-from enum import Enum
 from functools import partial
 from secrets import token_hex
 from threading import Lock
@@ -31,6 +30,7 @@ from holdfast.doctor.checks import CheckLevel
 from holdfast.events import Events
 from holdfast.exports import events as ev
 from holdfast.exports.active_jobs import ActiveJobLister, ActiveJobReader, ProgressWatch
+from holdfast.exports.errors import CallbackRefused, TokenClosed
 from holdfast.exports.heartbeats.interval import check_heartbeat_settings, check_interval
 from holdfast.exports.heartbeats.schedule import (
     HeartbeatCycle,
@@ -38,7 +38,6 @@ from holdfast.exports.heartbeats.schedule import (
     HeartbeatTiming,
     ScheduledHeartbeat,
 )
-from holdfast.exports.heartbeats.sender import HeartbeatResult, HeartbeatSender
 from holdfast.exports.heartbeats.thread_pool import ThreadPool, close_all
 from holdfast.exports.model import ExportJob
 from holdfast.exports.ports import StepFunctions
@@ -48,13 +47,6 @@ from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 _log = logging.getLogger("holdfast")
 
 _MAX_WAIT_SECONDS = 1.0  # so that heartbeats go on soon after the machine was suspended
-
-
-class _Phase(Enum):
-    NEW = "new"
-    DISABLED = "disabled"  # started, but configured not to run
-    RUNNING = "running"
-    STOPPED = "stopped"
 
 
 class HeartbeatOrchestrator:
@@ -91,7 +83,7 @@ class HeartbeatOrchestrator:
         self._jobs = jobs
         self._clock = clock
         self._events = events or Events()
-        self._sender = HeartbeatSender(step_functions, self._events, clock)
+        self._step_functions = step_functions
         self._token_closed = token_closed
         self._interval_seconds = interval_seconds
         self._timeout_seconds = heartbeat_timeout_seconds
@@ -119,17 +111,17 @@ class HeartbeatOrchestrator:
         self._listing = ThreadPool("holdfast-active-jobs")
         self._closing = ThreadPool("holdfast-token-closed")
         self._pools = (self._listing, self._sending, self._closing)
-        self._phase = _Phase.NEW
+        self._started = self._stopped = False
         self._cycle_at = self._timing.began_at
         self._cycles: set[HeartbeatCycle] = set()
         self._lock = Lock()
 
-    # -- the phases NEW, RUNNING and STOPPED, each once
+    # -- it starts once and stops once
 
     @property
     def running(self) -> bool:
         """Whether the orchestrator was started and not stopped."""
-        return self._phase is _Phase.RUNNING
+        return self._enabled and self._started and not self._stopped
 
     @property
     def in_flight(self) -> int:
@@ -139,11 +131,11 @@ class HeartbeatOrchestrator:
     def start(self) -> None:
         """Start the loop in the background. Does nothing if it was started or stopped."""
         with self._lock:
-            if self._phase is not _Phase.NEW:
+            if self._started or self._stopped:
                 return
             if self._enabled:
                 self._loop.start()
-            self._phase = _Phase.RUNNING if self._enabled else _Phase.DISABLED
+            self._started = True
         self._emit_started()
 
     def stop(self, wait_seconds: float = 10.0) -> None:
@@ -153,15 +145,15 @@ class HeartbeatOrchestrator:
         tasks are drained. It cannot be started again. Stopping twice is safe.
         """
         with self._lock:
-            previous, self._phase = self._phase, _Phase.STOPPED
-        if previous is _Phase.STOPPED:
-            return
-        if previous is _Phase.RUNNING:
+            if self._stopped:
+                return
+            was_running, self._stopped = self.running, True
+        if was_running:
             self._events.emit(ev.OrchestratorStopping(self._sending.load))
         ended = self._end(wait_seconds)
         if not ended:
             _log.warning("heartbeats were still in flight after %g s", wait_seconds)
-        elif previous is _Phase.RUNNING:
+        elif was_running:
             self._events.emit(ev.OrchestratorStopped())
 
     # -- jobs of this process
@@ -189,12 +181,11 @@ class HeartbeatOrchestrator:
         """
         cycle = HeartbeatCycle()
         with self._lock:
-            if self._phase is _Phase.STOPPED:
+            if self._stopped:
                 return 0
             self._cycles.add(cycle)
-        if not self._listing.submit(partial(self._run_cycle, cycle)):
-            cycle.abort()
-        cycle.ended.wait()
+        if self._listing.submit(partial(self._run_cycle, cycle)):
+            cycle.ended.wait()
         self._cycles.discard(cycle)
         return cycle.sent
 
@@ -222,24 +213,49 @@ class HeartbeatOrchestrator:
         if not heartbeat.live:  # it was dropped while it waited for a thread
             self._reschedule(heartbeat, sent=False)
             return
-        job = heartbeat.job
-        result = self._sender.send(job)
-        if result.code is None:
-            heartbeat.refused_token = None
-        if not result.is_closed:
-            self._reschedule(
-                heartbeat, failed=result.code is not None, refused=result.is_refused
-            )
+        job, began_at = heartbeat.job, self._clock.monotonic()
+        code: str | None = "Cancelled"  # unless the call returns
+        error: Exception | None = None
+        try:
+            assert job.task_token is not None  # jobs without a token are never scheduled
+            self._step_functions.send_task_heartbeat(job.task_token)
+            code = heartbeat.refused_token = None
+        except Exception as failure:  # the job goes on, and the next heartbeat tries again
+            error, code = failure, getattr(failure, "code", "") or type(failure).__name__
+        finally:
+            # In `finally`, so that a heartbeat that is cancelled at shutdown is counted, too.
+            # Otherwise the accepted and the failed heartbeats would not add up to all sent.
+            seconds = self._clock.monotonic() - began_at
+            if not isinstance(error, TokenClosed):
+                self._emit_result(job, code, seconds)
+        if not isinstance(error, TokenClosed):
+            refused = isinstance(error, CallbackRefused)
+            self._reschedule(heartbeat, failed=error is not None, refused=refused)
         # Handled in another thread, because that reads and writes the store, and the threads
         # that send are few.
-        elif not self._closing.submit(partial(self._handle_closed, heartbeat, job, result)):
-            self._sender.emit_event(job, result)
+        elif not self._closing.submit(
+            partial(self._handle_closed, heartbeat, job, error.code, seconds)
+        ):
+            self._emit_result(job, error.code, seconds)
             self._reschedule(heartbeat)
 
+    def _emit_result(self, job: ExportJob, code: str | None, seconds: float) -> None:
+        """Emit the event of a heartbeat, from which logs and metrics are made.
+
+        If its token is closed, only the job's row can tell whether that is a failure.
+        """
+        if not self._events.has_subscribers:
+            return
+        if code is not None:
+            self._events.emit(ev.HeartbeatFailed(job.job_id, code, seconds))
+            return
+        state = job.state
+        done, total = state.completed_tasks, state.total_tasks
+        self._events.emit(ev.HeartbeatSent(job.job_id, done, total, state.percent, seconds))
+
     def _handle_closed(
-        self, heartbeat: ScheduledHeartbeat, job: ExportJob, result: HeartbeatResult
+        self, heartbeat: ScheduledHeartbeat, job: ExportJob, code: str, seconds: float
     ) -> None:
-        assert result.code is not None
         is_confirmed = heartbeat.refused_token == job.task_token
         heartbeat.refused_token = job.task_token
         needs_second = False
@@ -248,9 +264,9 @@ class HeartbeatOrchestrator:
             was_needed = self._was_needed(job)
             needs_second = was_needed and not is_confirmed
             if was_needed:
-                self._sender.emit_event(job, result)
+                self._emit_result(job, code, seconds)
             if not needs_second:
-                self._token_closed(job, result.code)
+                self._token_closed(job, code)
                 self._schedule.drop_token(job)
         finally:
             self._reschedule(heartbeat, failed=needs_second)
@@ -283,11 +299,9 @@ class HeartbeatOrchestrator:
     def _run_cycle(self, cycle: HeartbeatCycle | None = None) -> None:
         try:
             self._list_jobs(beat_all=cycle is not None)
-            if cycle is not None:
-                self._submit(self._schedule.take_all(cycle))
         finally:
             if cycle is not None:
-                cycle.finish_part()
+                self._submit(self._schedule.take_all(cycle))
 
     def _list_jobs(self, *, beat_all: bool) -> None:
         asked_at = self._clock.monotonic()
@@ -343,7 +357,7 @@ class HeartbeatOrchestrator:
         """Stop all threads, and return whether nothing is in flight any more."""
         self._loop.request_stop()
         for cycle in list(self._cycles):
-            cycle.abort()
+            cycle.ended.set()
         ended = close_all(self._pools, self._clock, wait_seconds)
         self._loop.stop(wait_seconds)
         return ended

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import floor, inf
-from threading import Event, Lock
+from threading import Event
 
 from holdfast.exports.model import ExportJob, TaskToken
 from holdfast.lease.deadline_heap import NOT_SCHEDULED, DeadlineHeap
@@ -85,34 +85,13 @@ class HeartbeatTiming:
         )
 
 
+@dataclass(eq=False, slots=True)
 class HeartbeatCycle:
-    """A triggered cycle that its caller waits for.
+    """A triggered cycle. Its caller waits until every heartbeat that was handed out is back."""
 
-    It has several parts and ends with its last one; the first is the listing.
-    """
-
-    def __init__(self) -> None:
-        self.ended = Event()
-        self.sent = 0
-        self._parts = 1
-        self._lock = Lock()
-
-    def add_part(self) -> None:
-        """Add a part that the cycle waits for."""
-        with self._lock:
-            self._parts += 1
-
-    def finish_part(self, *, sent: bool = False) -> None:
-        """Finish one part; `sent` says whether it sent a heartbeat."""
-        with self._lock:
-            self.sent += sent
-            self._parts -= 1
-            if self._parts == 0:
-                self.ended.set()
-
-    def abort(self) -> None:
-        """End without waiting for the remaining parts, because the orchestrator stops."""
-        self.ended.set()
+    ended: Event = field(default_factory=Event)
+    sent: int = 0
+    in_flight: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -244,8 +223,10 @@ class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
         with self._lock:
             taken = self._take_until(inf)
             for heartbeat in self._in_flight.values():
-                cycle.add_part()
                 heartbeat.cycles.append(cycle)
+            cycle.in_flight = len(self._in_flight)
+            if not cycle.in_flight:
+                cycle.ended.set()
             return taken
 
     def reschedule(
@@ -269,7 +250,10 @@ class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
             elif sent and not failed:
                 heartbeat.accepted_at = now
             for cycle in heartbeat.cycles:
-                cycle.finish_part(sent=sent)
+                cycle.sent += sent
+                cycle.in_flight -= 1
+                if not cycle.in_flight:
+                    cycle.ended.set()
             heartbeat.cycles.clear()
             if heartbeat.live:
                 self._put(heartbeat, self._compute_due_at(heartbeat, now, failed))

@@ -57,13 +57,18 @@ class WorkerPool:
         Raises ConfigError if `make_handler` cannot be pickled or a number is out of range.
         """
         min_size = min(size, _count_cores()) if min_size is None else min_size
-        _check_counts(size=size, min_size=min_size, slots=slots, max_attempts=max_attempts)
+        counts = {"size": size, "min_size": min_size, "slots": slots}
+        counts["max_attempts"] = max_attempts
+        for name, count in counts.items():
+            if count < 1:
+                raise ConfigError(f"{name} must be at least 1, not {count}")
         if min_size > size:
             raise ConfigError(f"min_size must be at most size, {size}, not {min_size}")
-        _check_seconds(
-            task_timeout_seconds=task_timeout_seconds,
-            response_timeout_seconds=response_timeout_seconds,
-        )
+        durations = {"task_timeout_seconds": task_timeout_seconds}
+        durations["response_timeout_seconds"] = response_timeout_seconds
+        for name, seconds in durations.items():
+            if not seconds > 0:
+                raise ConfigError(f"{name} must be more than 0, not {seconds}")
         limits = LivenessLimits(
             timeout_seconds=task_timeout_seconds, pulse_seconds=response_timeout_seconds
         )
@@ -247,15 +252,3 @@ def _count_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _check_counts(**counts: int) -> None:
-    for name, value in counts.items():
-        if value < 1:
-            raise ConfigError(f"{name} must be at least 1, not {value}")
-
-
-def _check_seconds(**durations: float) -> None:
-    for name, value in durations.items():
-        if not value > 0:
-            raise ConfigError(f"{name} must be more than 0, not {value}")

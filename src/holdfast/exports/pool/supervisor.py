@@ -59,7 +59,7 @@ class Supervisor:
         self.worker_slots = tuple(WorkerSlot() for _ in range(size))
         self.failure: str | None = None  # why the pool cannot start
         self._program = program
-        self._source = SafeTaskSource(source)
+        self._source = source
         self._min_size = min_size
         self._wanted_size = min_size  # how many workers are to exist now
         self._slots = slots
@@ -101,7 +101,7 @@ class Supervisor:
         cancelled = [retry for retry in self._retries if retry.assignment.job_id == job_id]
         for attempt in cancelled:
             self._retries.remove(attempt)
-            self._source.give_back(attempt.assignment)
+            self._give_back(attempt.assignment)
 
     def stop(self, drain_seconds: float) -> None:
         """Take no more tasks, and let the running ones finish for so long.
@@ -172,7 +172,7 @@ class Supervisor:
             # Any other nonce belongs to an attempt that this worker no longer has.
             if (run := worker.running.pop(number, None)) is not None:
                 worker.finished_task = True
-                self._source.complete(run, report)
+                self._complete(run, report)
 
     def _handle_broken(self, worker: PoolWorker, code: str, reason: str, now: float) -> None:
         """End a worker that could not create the task handler.
@@ -217,12 +217,11 @@ class Supervisor:
         """Give the task another attempt, or fail it if it must have caused the worker's end."""
         task, number = run.assignment, run.number
         if run.cancelled or self._stop_at is not None:
-            self._source.give_back(task)
+            self._give_back(task)
         elif (alone or run.overdue) and number >= self._max_attempts:
             code = "TaskTimedOut" if run.overdue else "WorkerDied"
-            self._source.fail(
-                task, code, f"given up after attempt {number}; the worker: {reason}"
-            )
+            message = f"given up after attempt {number}; the worker: {reason}"
+            self._finish(task, error=JobError(code, message))
         else:
             self._retries.append(TaskAttempt(task, number + 1, suspect=True))
             self._events.emit(TaskRetried(task.job_id, task.task_id, number + 1, reason))
@@ -253,8 +252,8 @@ class Supervisor:
                 self._give(worker, self._retries.popleft(), now)
         self._grow(now)
         able = [worker for worker in self.workers if worker.has_room]
-        while able and (task := self._source.take()):
-            least_busy = min(able, key=_count_running)
+        while able and (task := self._take()):
+            least_busy = min(able, key=lambda worker: len(worker.running))
             self._give(least_busy, TaskAttempt(task), now)
             if not least_busy.has_room:
                 able.remove(least_busy)
@@ -279,7 +278,7 @@ class Supervisor:
         except (TypeError, ValueError, RecursionError, MessageTooLarge):
             # The error's own text is left out, because it quotes the payload.
             problem = "the task is not plain data, or larger than 2 MiB"
-            self._source.fail(attempt.assignment, "InvalidTask", problem)
+            self._finish(attempt.assignment, error=JobError("InvalidTask", problem))
 
     def _repeat_cancels(self, now: float) -> None:
         if now - self._cancels_sent_at >= MAX_TICK_SECONDS:
@@ -291,7 +290,7 @@ class Supervisor:
 
     def _wind_down(self, now: float, stop_at: float) -> None:
         while self._retries:
-            self._source.give_back(self._retries.popleft().assignment)
+            self._give_back(self._retries.popleft().assignment)
         for worker in self.workers:
             if worker.is_idle:
                 worker.leave(now)
@@ -307,49 +306,31 @@ class Supervisor:
         due = [slot.not_before - now for slot in wanted if slot.worker is None]
         return max(0.0, min([MAX_TICK_SECONDS, *due]))
 
+    # -- the source: its errors are logged, so that other tasks go on
 
-def _count_running(worker: PoolWorker) -> int:
-    return len(worker.running)
-
-
-class SafeTaskSource:
-    """The source of tasks as the supervisor uses it: it logs errors, so that tasks go on."""
-
-    def __init__(self, source: TaskSource) -> None:
-        self._source = source
-
-    def take(self) -> Assignment | None:
-        """Return the next task, or None if there is none or the source failed."""
+    def _take(self) -> Assignment | None:
         task: Assignment | None = self._call("give one", self._source.take)
         return task
 
-    def complete(self, run: TaskAttempt, report: wire.TaskReport) -> None:
+    def _complete(self, run: TaskAttempt, report: wire.TaskReport) -> None:
         """Pass on the result of a task, or give the task back if it was cancelled.
 
         A failure after a cancel was requested, so it is not a result. A job can be resumed
         while tasks of its last run are being cancelled, and the handler cannot tell the two
         runs apart. So a task that was cancelled by mistake is given back and done again.
         """
-        task = run.assignment
         error = None if report.error is None else JobError(*report.error)
         if error is not None and (run.cancelled or error.code == wire.CANCELLED):
-            self.give_back(task)
+            self._give_back(run.assignment)
         else:
-            self._finish(task, report.success, report.bytes_processed, error)
+            self._finish(run.assignment, report.bytes_processed, error)
 
-    def fail(self, task: Assignment, code: str, message: str) -> None:
-        """Pass on that the task failed with this error."""
-        self._finish(task, False, 0, JobError(code, message))
-
-    def give_back(self, task: Assignment) -> None:
-        """Give the task back without a result."""
-        self._call("take one back", self._source.give_back, task)
-
-    def _finish(
-        self, task: Assignment, success: bool, done: int, error: JobError | None
-    ) -> None:
-        result = TaskResult(task.job_id, task.task_id, success, done, error)
+    def _finish(self, task: Assignment, done: int = 0, error: JobError | None = None) -> None:
+        result = TaskResult(task.job_id, task.task_id, error is None, done, error)
         self._call("take a result", self._source.finish, result)
+
+    def _give_back(self, task: Assignment) -> None:
+        self._call("take one back", self._source.give_back, task)
 
     def _call(self, purpose: str, method: Callable[..., Any], *args: Any) -> Any:
         try:

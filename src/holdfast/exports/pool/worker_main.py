@@ -10,16 +10,18 @@ This module imports little, because there are several of these processes.
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from queue import SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from holdfast.exports.pool import wire
-from holdfast.exports.pool.slot_queue import SlotQueue
 from holdfast.process.child_main import ParentLink, PulseSender, start_thread
 from holdfast.process.wire import describe_error
 
 if TYPE_CHECKING:
     from holdfast.exports.pool.ports import HandlerFactory, TaskHandler
+
+TaskQueue = SimpleQueue[tuple[int, Mapping[str, Any]]]  # each with the nonce of its attempt
 
 
 def prepare(
@@ -29,14 +31,14 @@ def prepare(
     handler = make_handler()
     progress = ProgressPulseSender(link, pulse_seconds)
     progress.start()
-    tasks = SlotQueue(slots)
+    tasks: TaskQueue = SimpleQueue()
     for _ in range(slots):
         start_thread("slot", _run_slot, handler, tasks, progress, link)
     return partial(_serve, handler, tasks, progress, link)
 
 
 def _serve(
-    handler: "TaskHandler", tasks: SlotQueue, progress: "ProgressPulseSender", link: ParentLink
+    handler: "TaskHandler", tasks: TaskQueue, progress: "ProgressPulseSender", link: ParentLink
 ) -> None:
     while (frame := link.read()) is not None:
         kind, payload = wire.unpack_command(frame[1])
@@ -58,10 +60,10 @@ def _cancel(handler: "TaskHandler", job_id: str) -> None:
 
 
 def _run_slot(
-    handler: "TaskHandler", tasks: SlotQueue, progress: "ProgressPulseSender", link: ParentLink
+    handler: "TaskHandler", tasks: TaskQueue, progress: "ProgressPulseSender", link: ParentLink
 ) -> None:
     while True:
-        nonce, task = tasks.take()
+        nonce, task = tasks.get()
         result = _process_task(handler, task, partial(progress.add_bytes, nonce))
         progress.end_task(nonce)
         link.send(nonce, wire.pack_completed(task, result))

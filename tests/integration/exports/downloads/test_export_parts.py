@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.exports.downloads.cancellation import RunningDownload
 from holdfast.exports.downloads.errors import TaskError
 from holdfast.exports.downloads.partial_files import PartialFile, PartialFiles
 from holdfast.exports.downloads.targets import FolderTarget
-from holdfast.exports.downloads.task_input import Checksum, Digests, TaskInput
+from holdfast.exports.downloads.task import Checksum, Digests, RunningDownload, TaskInput
 from holdfast.lease.clock import SYSTEM_CLOCK
 
 MIB = 1 << 20
@@ -162,15 +161,6 @@ def test_a_pipe_in_place_of_a_note_does_not_hold_up_the_task(
     assert part.size == 0
     part.close(keep=False)
     os.close(held)
-
-
-def test_a_pipe_in_place_of_a_new_note_is_an_error(parts: PartialFiles, tmp_path: Path) -> None:
-    part = opened(parts)
-    os.mkfifo(tmp_path / "parts" / "task.part.json")
-    part.begin('"v1"', None)
-    with pytest.raises(OSError, match=r"task\.part\.json"):
-        part.write(bytes(MIB))
-    part.close(keep=False)
 
 
 def test_a_small_file_costs_no_note(parts: PartialFiles) -> None:

@@ -256,14 +256,6 @@ def test_stopping_ends_it_for_good(world: GatedWorld) -> None:
     assert len(world.list_events(ev.OrchestratorStopped)) == 1
 
 
-def test_stopping_before_a_start_does_nothing(world: GatedWorld) -> None:
-    """(JB-42)"""
-    world.orchestrator.stop()
-    world.orchestrator.start()
-    assert not world.orchestrator.running
-    assert world.events == []
-
-
 @pytest.mark.requirement("R004-138", "R004-258", "R004-264", "R004-265")
 def test_a_disabled_orchestrator_reports_it_and_does_nothing() -> None:
     world = World(enabled=False)

@@ -1,19 +1,27 @@
-"""One task as the pool hands it over, checked once more because it came over a pipe.
+"""One task in a worker process: its input, the digests of its bytes, and its run.
 
 `Checksum` is the expected checksum of its file, and `Digests` are those of the received bytes.
+A running task can be cancelled, and reports its progress to the pool.
 """
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Condition, Event
 from typing import Any, Self
 
 from holdfast.exports.downloads.errors import TaskError
 from holdfast.exports.errors import InvalidJob
 from holdfast.exports.file_names import normalize_key
+from holdfast.exports.pool.wire import CANCELLED
+from holdfast.lease.clock import Clock
 
 _FORM = re.compile(r"(sha256):([0-9a-f]{64})|(md5):([0-9a-f]{32})", re.IGNORECASE)
+_REPORT_INTERVAL_SECONDS = 0.5
+_CHECK_INTERVAL_SECONDS = 1.0
+_CLOSE_TIMEOUT_SECONDS = 5.0  # libcurl checks for cancellation once a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +144,106 @@ class TaskInput:
 
     def __repr__(self) -> str:
         return f"TaskInput({self.task_id})"
+
+
+class RunningDownload:
+    """One running task, which can be stopped, can wait, and reports its progress."""
+
+    def __init__(self, task: TaskInput, report: Callable[[int], None], clock: Clock) -> None:
+        self.task = task
+        self._report = report
+        self._clock = clock
+        self.is_stopped = False  # the task is to end
+        self._stopped = Event()  # the same, for waits
+        self._unreported = 0
+        self._reported_at = clock.monotonic()
+
+    def stop(self) -> None:
+        """Have the task end soon. Its partial file is kept for the next attempt."""
+        self.is_stopped = True
+        self._stopped.set()
+
+    def check(self) -> None:
+        """Raise TaskError if the task is to end."""
+        if self.is_stopped:
+            raise TaskError(CANCELLED, "it was cancelled", keep=True)
+
+    def is_report_due(self) -> bool:
+        """Return whether it is time to report bytes."""
+        return self._clock.monotonic() - self._reported_at >= _REPORT_INTERVAL_SECONDS
+
+    def report_bytes(self, count: int) -> None:
+        """Count more bytes, and report them if a report is due."""
+        self._unreported += count
+        if self.is_report_due():
+            self._send_report()
+
+    def _send_report(self) -> None:
+        count, self._unreported = self._unreported, 0
+        self._reported_at = self._clock.monotonic()
+        self._report(count)
+
+    def finish(self) -> None:
+        """Report the bytes that were not reported yet."""
+        if self._unreported:
+            self._send_report()
+
+    def report_waiting(self) -> None:
+        """Report that the task waits, so that the pool does not take it for stalled.
+
+        Raises TaskError if the task is to end.
+        """
+        self.check()
+        self.report_bytes(0)
+
+    def wait(self, seconds: float) -> None:
+        """Wait that long. Raises TaskError as soon as the task is to end."""
+        until = self._clock.monotonic() + seconds
+        while (left := until - self._clock.monotonic()) > 0:
+            self.report_waiting()
+            self._clock.wait(self._stopped, min(left, _CHECK_INTERVAL_SECONDS))
+        self.check()
+
+
+class RunningDownloads:
+    """All running tasks. Safe for threads."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ended = Condition()
+        self._running: set[RunningDownload] = set()
+        self._closed = False
+
+    @contextmanager
+    def start(
+        self, task: TaskInput, report: Callable[[int], None]
+    ) -> Iterator[RunningDownload]:
+        """Keep a running task for as long as the context lasts."""
+        run = RunningDownload(task, report, self._clock)
+        with self._ended:
+            self._running.add(run)
+            if self._closed:
+                run.stop()
+        try:
+            yield run
+        finally:
+            with self._ended:
+                self._running.discard(run)
+                self._ended.notify_all()
+
+    def stop(self, job_id: str | None = None) -> None:
+        """Stop all running tasks of a job, or of all jobs."""
+        with self._ended:
+            for run in self._running:
+                if job_id in (None, run.task.job_id):
+                    run.stop()
+
+    def close(self) -> bool:
+        """Stop all tasks and wait for their end. Return False if it was closed before."""
+        with self._ended:
+            if self._closed:
+                return False
+            self._closed = True
+            self.stop()
+            self._ended.wait_for(lambda: not self._running, _CLOSE_TIMEOUT_SECONDS)
+        return True
