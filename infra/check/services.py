@@ -16,8 +16,7 @@ from infra.check.deployment import (
 )
 from infra.check.permissions import ComponentKind, Use
 
-from holdfast.doctor.checks import CheckResult, fail, warn
-from holdfast.doctor.runner import CheckFailed
+from holdfast.doctor.checks import CheckFailed, CheckResult, fail, warn
 from holdfast.durations import parse_duration
 from holdfast.exports.dynamodb.tables import JOBS, STATUS_INDEX, TASKS
 from holdfast.urls import STORES, TARGETS, parse_url

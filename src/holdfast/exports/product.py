@@ -19,6 +19,12 @@ PRODUCT = Product(
         "holdfast.exports.heartbeat_settings:HeartbeatSettings",
     ),
     store="jobs",
+    store_kind="holdfast.exports.checks.jobs:JOB_STORE",
+    checks={
+        "exports?": "holdfast.exports.checks.jobs:examine_exports",
+        "s3://.*": "holdfast.exports.checks.target:examine_target",
+        r"arn:.*:states:.*|.*\.json": "holdfast.exports.checks.state_machine:examine_machine",
+    },
     pages="holdfast.exports.pages.jobs:JobPages",
     metrics="holdfast.exports.metrics:METRICS",
     spans="holdfast.exports.spans:JobSpans",

@@ -1,10 +1,12 @@
 """Settings of exports, from the environment or the caller."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
+from holdfast.exports.file_names import find_store_in_folder
 from holdfast.settings import Settings, read_settings
 
 
@@ -32,6 +34,12 @@ class ExportSettings(Settings):
     durable: bool = False
     drain_seconds: float = Field(default=30.0, ge=0)
     data_dir: str = Field(default="data", min_length=1)
+    jobs: str | None = Field(default=None, min_length=1)  # the URL of the job store
+
+    @property
+    def default_store(self) -> str:
+        """Return the job store in the data folder."""
+        return str(Path(self.data_dir, "exports", "jobs.db"))
 
 
 def read_export_settings(env: Mapping[str, str], given: Mapping[str, Any]) -> ExportSettings:
@@ -40,3 +48,10 @@ def read_export_settings(env: Mapping[str, str], given: Mapping[str, Any]) -> Ex
     Raises ConfigError with every problem.
     """
     return read_settings(ExportSettings, env, given=given)
+
+
+def find_job_store(env: Mapping[str, str], given: str | None = None) -> str:
+    """Return the given store, or else the variable's, or else the one in the data folder."""
+    if url := given or env.get(ExportSettings.to_variable("jobs"), ""):
+        return find_store_in_folder(url)
+    return read_export_settings(env, {}).default_store

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.doctor import filesystem
-from holdfast.doctor.checks import CheckLevel, CheckResult
+from holdfast.doctor.checks import CheckLevel, CheckResult, run_checks
 from holdfast.doctor.file_queue import FOLDER_CHECKS, examine_file_queue
 from holdfast.doctor.filesystem import (
     FILESYSTEM,
@@ -19,7 +19,6 @@ from holdfast.doctor.filesystem import (
     grade_space,
     judge_time_grain,
 )
-from holdfast.doctor.runner import run_checks
 from holdfast.queue.message import AnyMessage
 from holdfast.queues.files import FilesystemQueue, FsOps
 from holdfast.store.mounts import find_mount
@@ -100,32 +99,22 @@ def racer(tmp_path: Path, body: str) -> Path:
     return script
 
 
-def test_a_folder_where_moving_is_copying_is_found_out(
-    queue: FilesystemQueue[AnyMessage], tmp_path: Path
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        # In folders that a sync program copies, every process wins.
+        ("print(*range(int(count)))", f"{HEATS} of {HEATS} files were won by two"),
+        ("print(*range(3)) if me == '0' else None", "had no winner or were incomplete"),
+        ("sys.exit(5)", "cannot be checked: a probing process ended with 5"),
+    ],
+)
+def test_a_race_that_goes_wrong_is_a_failure_and_the_other_checks_continue(
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path, body: str, found: str
 ) -> None:
-    """In folders that a sync program copies, every process wins."""
-    copying = racer(tmp_path, "print(*range(int(count)))")
-    results = examine(queue.folder, racer=copying)
+    results = examine(queue.folder, racer=racer(tmp_path, body))
     for race in ("rename", "link"):
         assert results[race][0].level is CheckLevel.FAIL
-        assert f"{HEATS} of {HEATS} files were won by two" in results[race][0].found
-
-
-def test_files_that_vanish_or_are_torn_are_found_out(
-    queue: FilesystemQueue[AnyMessage], tmp_path: Path
-) -> None:
-    losing = racer(tmp_path, "print(*range(3)) if me == '0' else None")
-    results = examine(queue.folder, racer=losing)
-    assert results["rename"][0].level is CheckLevel.FAIL
-    assert "had no winner or were incomplete" in results["rename"][0].found
-
-
-def test_a_probe_that_breaks_is_a_result_and_the_others_continue(
-    queue: FilesystemQueue[AnyMessage], tmp_path: Path
-) -> None:
-    results = examine(queue.folder, racer=racer(tmp_path, "sys.exit(5)"))
-    assert results["rename"][0].level is CheckLevel.FAIL
-    assert "cannot be checked" in results["rename"][0].found
+        assert found in results[race][0].found
     assert results["lock"][0].level is CheckLevel.OK
 
 
@@ -219,14 +208,6 @@ def test_each_kind_of_mount_is_judged(
     assert any(f.level is level and word in f.found for f in judged), judged
 
 
-def test_a_system_without_a_list_of_mounts_is_no_failure(
-    queue: FilesystemQueue[AnyMessage], tmp_path: Path
-) -> None:
-    [result] = check_place(queue.folder, "filesystem", mounts=tmp_path / "none")
-    assert result.level is CheckLevel.OK
-    assert check_place(queue.folder, "mount", mounts=tmp_path / "none") == []
-
-
 @pytest.mark.requirement("R001-024")
 @pytest.mark.parametrize("mark", [".stfolder", ".dropbox.cache"])
 def test_a_synced_folder_is_a_failure(
@@ -239,13 +220,6 @@ def test_a_synced_folder_is_a_failure(
 
 
 # -- folders
-
-
-def test_a_missing_folder_is_named(queue: FilesystemQueue[AnyMessage]) -> None:
-    (queue.folder / "history").rmdir()
-    [result] = check_folders(queue.folder, "folders")
-    assert result.level is CheckLevel.WARN
-    assert "history" in result.found
 
 
 def test_a_folder_on_another_device_is_a_failure(
@@ -267,19 +241,20 @@ def test_sticky_folders_are_pointed_out(queue: FilesystemQueue[AnyMessage]) -> N
 
 
 @pytest.mark.parametrize(
-    ("free", "level"),
-    [(10 << 30, CheckLevel.OK), (500 << 20, CheckLevel.WARN), (1 << 20, CheckLevel.FAIL)],
+    ("judge", "free", "level"),
+    [
+        (grade_space, 10 << 30, CheckLevel.OK),
+        (grade_space, 500 << 20, CheckLevel.WARN),
+        (grade_space, 1 << 20, CheckLevel.FAIL),
+        (grade_inodes, 10**7, CheckLevel.OK),
+        (grade_inodes, 50_000, CheckLevel.WARN),
+        (grade_inodes, 10, CheckLevel.FAIL),
+    ],
 )
-def test_little_space_is_pointed_out_before_it_is_none(free: int, level: CheckLevel) -> None:
-    assert grade_space(free).level is level
-
-
-@pytest.mark.parametrize(
-    ("free", "level"),
-    [(10**7, CheckLevel.OK), (50_000, CheckLevel.WARN), (10, CheckLevel.FAIL)],
-)
-def test_few_inodes_are_pointed_out_before_there_are_none(free: int, level: CheckLevel) -> None:
-    assert grade_inodes(free).level is level
+def test_little_space_is_pointed_out_before_there_is_none(
+    judge: Callable[[int], CheckResult], free: int, level: CheckLevel
+) -> None:
+    assert judge(free).level is level
 
 
 # -- clock

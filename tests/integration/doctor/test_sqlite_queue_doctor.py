@@ -14,7 +14,7 @@ import pytest
 from holdfast import AnyMessage, SQLiteQueue
 from holdfast.doctor import sqlite_file
 from holdfast.doctor.checks import CheckLevel, CheckResult
-from holdfast.doctor.sqlite_queue import examine_sqlite_queue
+from holdfast.doctor.sqlite_file import examine_sqlite_queue
 from holdfast.errors import StoreUnavailable
 from holdfast.exports.building import open_jobs
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from holdfast.doctor.queues import examine_queue
+
 from holdfast.errors import ConfigError
 
 

@@ -12,11 +12,10 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from holdfast.doctor.checks import CheckResult
-from holdfast.doctor.runner import run_checks
+from holdfast.doctor.checks import CheckResult, run_checks
 from holdfast.errors import ConfigError
 from holdfast.events import Event, Events
-from holdfast.exports.checks.state_machine import check_definition, examine_state_machine
+from holdfast.exports.checks.state_machine import check_definition, examine_machine
 from holdfast.exports.events import IntervalTight
 from holdfast.exports.heartbeat_settings import read_heartbeat_settings
 from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
@@ -221,14 +220,14 @@ def test_a_machine_without_a_waiting_state_gets_a_warning(definition: Any) -> No
 
 @pytest.mark.requirement("R004-208", "R004-211")
 def test_the_example_is_right() -> None:
-    levels = {result.level.value for result in examine_state_machine(str(EXAMPLE), INTERVAL)}
+    levels = {result.level.value for result in examine_machine(str(EXAMPLE), {})}
     assert levels == {"ok"}
 
 
 def test_a_definition_that_cannot_be_read_fails_the_check(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     for name, reason in (("bad.json", "is not JSON"), ("nosuch.json", "cannot be read")):
-        [result] = examine_state_machine(str(tmp_path / name), INTERVAL)
+        [result] = examine_machine(str(tmp_path / name), {})
         assert result.level.value == "fail"
         assert reason in result.found
 
@@ -244,10 +243,8 @@ def test_a_machine_is_looked_up_by_its_arn(monkeypatch: pytest.MonkeyPatch) -> N
             definition=json.dumps(make_machine(make_waiting_state(HeartbeatSeconds=59))),
             roleArn="arn:aws:iam::123456789012:role/export",
         )["stateMachineArn"]
-        levels = {
-            result.check: result.level.value for result in examine_state_machine(arn, INTERVAL)
-        }
+        levels = {result.check: result.level.value for result in examine_machine(arn, {})}
         assert levels == {"heartbeat": "fail", "timeout": "ok", "retry": "ok"}
-        [result] = examine_state_machine(f"{arn}-not", INTERVAL)
+        [result] = examine_machine(f"{arn}-not", {})
     assert result.level.value == "fail"
     assert "StateMachineDoesNotExist" in result.found

@@ -3,29 +3,24 @@
 Nothing is created, and nothing is sent to a customer.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from holdfast.chat import sqlite_conversations as conversations
-from holdfast.chat.checks.tables import check_chat_tables
+from holdfast.chat.building import ChatProviders, create_chat_tables, open_conversations
 from holdfast.chat.checks.webhook import check_webhook
 from holdfast.chat.model import Channel, ConversationKey
-from holdfast.chat.policy import ConversationPolicy, ConversationProfile
-from holdfast.chat.ports import ConversationStore, ProviderSource
+from holdfast.chat.policy import ConversationProfile
+from holdfast.chat.ports import ConversationStore
 from holdfast.chat.replies import ProviderResolver
-from holdfast.chat.settings import (
-    ChatSettings,
-    read_chat_settings,
-    read_trigger_settings,
-)
-from holdfast.doctor.checks import CheckResult, ok, warn
-from holdfast.doctor.runner import CheckFailed, require_valid_settings, run_checks
-from holdfast.doctor.stores import check_store
-from holdfast.errors import HoldfastError, QueueNotFound
-from holdfast.lease.clock import Clock
-from holdfast.queue.manager import QueueManager
-from holdfast.queue.message import AnyMessage
+from holdfast.chat.settings import ChatSettings, read_chat_settings, read_trigger_settings
+from holdfast.chat.sqlite_conversations import CONVERSATIONS
+from holdfast.doctor.checks import CheckFailed, CheckResult, grade, ok, run_checks, warn
+from holdfast.doctor.stores import StoreKind, StoreTables, check_store
+from holdfast.doctor.targets import examine_queue
+from holdfast.errors import ConfigError, HoldfastError, QueueNotFound
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.queues.opening import open_queue
 from holdfast.text import format_count
 from holdfast.urls import QUEUES, parse_url
 
@@ -38,40 +33,25 @@ _CUSTOMERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class ChatWiring:
-    """How the parts of conversations are opened, each only when its check needs it."""
-
-    env: Mapping[str, str]
-    clock: Clock
-    open_store: Callable[[str], ConversationStore]
-    open_queue: Callable[[str], QueueManager[AnyMessage]]
-    examine_queue: Callable[[str], Iterator[CheckResult]]
-    make_providers: Callable[[ChatSettings], ProviderSource]
-
-
-@dataclass(frozen=True, slots=True)
 class Conversations:
     """Conversations with valid settings."""
 
+    env: Mapping[str, str]
     settings: ChatSettings
     trigger_leases: list[float]
-    providers: ProviderSource
-    wiring: ChatWiring
+    providers: ChatProviders
 
 
-def examine_conversations(wiring: ChatWiring) -> Iterator[CheckResult]:
+def examine_conversations(target: str, env: Mapping[str, str]) -> Iterator[CheckResult]:
     """Check conversations and yield the results one by one."""
 
-    def examine(wiring: ChatWiring) -> Iterator[CheckResult]:
-        with require_valid_settings():
-            settings = read_chat_settings(wiring.env)
-            triggers = read_trigger_settings(settings, wiring.env)
-        leases = [queue.lease_seconds for queue in triggers]
-        providers = wiring.make_providers(settings)
-        chat = Conversations(settings, leases, providers, wiring)
-        return run_checks(chat, *CONVERSATIONS)
+    def examine(env: Mapping[str, str]) -> Iterator[CheckResult]:
+        settings = read_chat_settings(env)
+        leases = [queue.lease_seconds for queue in read_trigger_settings(settings, env)]
+        providers = ChatProviders(settings, env, SYSTEM_CLOCK)
+        return run_checks(Conversations(env, settings, leases, providers), *CHECKS)
 
-    return run_checks(wiring, ("settings", examine))
+    return run_checks(env, ("settings", examine))
 
 
 # -- settings
@@ -80,9 +60,7 @@ def examine_conversations(wiring: ChatWiring) -> Iterator[CheckResult]:
 def _check_settings(chat: Conversations) -> Iterator[CheckResult]:
     known = {ChatSettings.to_variable(name) for name in ChatSettings.model_fields}
     prefix = ChatSettings.env_prefix
-    unknown = sorted(
-        name for name in chat.wiring.env if name.startswith(prefix) and name not in known
-    )
+    unknown = sorted(name for name in chat.env if name.startswith(prefix) and name not in known)
     if unknown:
         yield warn(f"{', '.join(unknown)}: unknown setting", "check the spelling")
     policy = chat.settings.policy
@@ -122,27 +100,22 @@ def _check_leases(chat: Conversations) -> Iterator[CheckResult]:
 
 
 def _check_store(chat: Conversations) -> Iterator[CheckResult]:
-    def examine(store: ConversationStore) -> Iterator[CheckResult]:
-        # It needs write permission but changes nothing: the conversation does not exist.
-        store.set_status(ConversationKey("holdfast", "holdfast-doctor"), "")
-        yield ok(f"{chat.settings.store_url} can be read and written")
-        yield from _check_messages(store, chat.settings.policy, chat.wiring.clock.time())
-
-    return check_store(
-        chat.settings.store_url,
-        chat.wiring.open_store,
-        check_chat_tables,
-        examine,
-        schema=conversations.CONVERSATIONS,
-        content="message",
-        setting=ChatSettings.to_variable("store"),
-    )
+    return check_store(CONVERSATION_STORE, chat.settings.store_url, chat.env)
 
 
-def _check_messages(
-    store: ConversationStore, policy: ConversationPolicy, now: float
-) -> Iterator[CheckResult]:
-    ages = [now - waiting.oldest_staged_at for waiting in store.waiting()]
+def _define_tables(prefix: str) -> StoreTables:
+    from holdfast.chat.dynamodb import tables
+
+    names = tables.tables_from_prefix(prefix)
+    command = tables.format_tables_command(prefix)
+    return StoreTables(tables.define_tables(names), names.expiring, command)
+
+
+def _examine_store(store: ConversationStore, env: Mapping[str, str]) -> Iterator[CheckResult]:
+    # It needs write permission but changes nothing: the conversation does not exist.
+    store.set_status(ConversationKey("holdfast", "holdfast-doctor"), "")
+    policy = read_chat_settings(env).policy
+    ages = [SYSTEM_CLOCK.time() - waiting.oldest_staged_at for waiting in store.waiting()]
     if late := sum(age > policy.max_wait_seconds + policy.grace_seconds for age in ages):
         yield warn(
             f"{format_count(late, 'conversation')} waiting for a reply, the longest for "
@@ -153,11 +126,25 @@ def _check_messages(
     else:
         waiting = format_count(len(ages), "conversation")
         yield ok(f"{waiting}, none for too long", check="waiting")
-    if parked := sum(1 for _ in store.parked()):
-        text = f"{format_count(parked, 'batch', 'batches')} waiting for an operator"
-        yield warn(text, "`holdfast chat parked` shows why", check="parked")
-    else:
-        yield ok("nothing", check="parked")
+    parked = sum(1 for _ in store.parked())
+    batches = f"{format_count(parked, 'batch', 'batches')} waiting for an operator"
+    yield grade(
+        batches if parked else "nothing",
+        "`holdfast chat parked` shows why",
+        warns=parked > 0,
+        check="parked",
+    )
+
+
+CONVERSATION_STORE = StoreKind(
+    CONVERSATIONS,
+    _define_tables,
+    create_chat_tables,
+    open_conversations,
+    _examine_store,
+    "message",
+    ChatSettings.to_variable("store"),
+)
 
 
 # -- queues
@@ -169,19 +156,21 @@ def _check_queues(chat: Conversations) -> Iterator[CheckResult]:
         urls["inbound queue"] = chat.settings.inbound_queue
     for name, url in urls.items():
         if parse_url(url, QUEUES).scheme == "sqs":
-            for result in run_checks(url, ("queue", chat.wiring.examine_queue)):
+            for result in run_checks(url, ("queue", partial(examine_queue, env=chat.env))):
                 yield replace(result, check=f"{name}: {result.check}")
         else:
-            yield from run_checks(url, (name, partial(_check_local_queue, chat.wiring)))
+            yield from run_checks(url, (name, partial(_check_local_queue, env=chat.env)))
 
 
-def _check_local_queue(wiring: ChatWiring, url: str) -> Iterator[CheckResult]:
+def _check_local_queue(url: str, env: Mapping[str, str]) -> Iterator[CheckResult]:
     try:
-        with require_valid_settings(), wiring.open_queue(url) as queue:
+        with open_queue(url, create=False, env=env) as queue:
             stats = queue.stats()
     except QueueNotFound:
         yield ok(f"{url} does not exist yet; the first message creates it")
         return
+    except ConfigError:
+        raise
     except HoldfastError as error:
         raise CheckFailed(str(error), f"`holdfast doctor {url}` checks it in detail") from error
     yield ok(f"{url}: {stats.ready} ready, {stats.delayed} delayed")
@@ -233,7 +222,7 @@ def _check_profile(
     yield ok("its writer, its sender and their secrets exist")
 
 
-CONVERSATIONS = (
+CHECKS = (
     ("settings", _check_settings),
     ("leases", _check_leases),
     ("store", _check_store),

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 from holdfast.chat.ports import SecretStore
 from holdfast.chat.settings import PROBE_URL, ChatSettings
-from holdfast.doctor.checks import CheckResult, fail, ok, warn
-from holdfast.doctor.runner import CheckFailed
+from holdfast.doctor.checks import CheckFailed, CheckResult, fail, ok, warn
 from holdfast.errors import HoldfastError
 
 _TOKEN, _URL = map(ChatSettings.to_variable, ("twilio_secret", "webhook_url"))

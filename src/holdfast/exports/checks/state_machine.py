@@ -6,12 +6,15 @@ Map states. A definition may contain anything, so unexpected parts of it are ski
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.doctor.checks import CheckResult, fail, ok, warn
-from holdfast.doctor.runner import CheckFailed, explain_aws_errors, run_checks
+from holdfast.doctor.aws import explain_aws_errors
+from holdfast.doctor.checks import CheckFailed, CheckResult, fail, ok, run_checks, warn
+from holdfast.errors import ConfigError
+from holdfast.exports.heartbeat_settings import read_heartbeat_settings
 from holdfast.exports.heartbeats.interval import check_interval
 
 _WAIT_SUFFIX = ".waitForTaskToken"
@@ -37,13 +40,16 @@ class TaskTokenState:
         return float(value) if isinstance(value, int | float) and value is not True else None
 
 
-def examine_state_machine(source: str, interval_seconds: float | None) -> Iterator[CheckResult]:
-    """Check the state machine with that ARN, or in that file.
+def examine_machine(source: str, env: Mapping[str, str]) -> Iterator[CheckResult]:
+    """Check the state machine with that ARN, or in that file, against the heartbeats' settings.
 
-    If `interval_seconds` is None, HeartbeatSeconds is not checked.
+    If the settings are wrong, HeartbeatSeconds is not checked.
     """
 
     def examine(source: str) -> Iterator[CheckResult]:
+        interval_seconds = None
+        with suppress(ConfigError):
+            interval_seconds = read_heartbeat_settings(env).interval_seconds
         is_arn = source.startswith("arn:")
         definition = _describe(source) if is_arn else _read_definition(source)
         return check_definition(definition, interval_seconds)

@@ -10,7 +10,6 @@ import typer
 from holdfast.cli.errors import UsageError
 from holdfast.cli.formatting import parse_size
 from holdfast.errors import ConfigError, StoreUnavailable
-from holdfast.exports.file_names import find_store_in_folder
 from holdfast.urls import TARGETS, parse_url
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ def require_usable_target(to: str) -> None:
 
     Raises StoreUnavailable with the reason, and ConfigError for a missing package or setting.
     """
-    from holdfast.doctor.runner import CheckFailed
+    from holdfast.doctor.checks import CheckFailed
     from holdfast.exports.checks.target import check_target as examine_target
 
     try:
@@ -131,11 +130,6 @@ def require_usable_target(to: str) -> None:
 
 def resolve_store(given: str | None) -> str:
     """Return the given store, or else the variable's, or else the one in the data folder."""
-    if url := given or os.environ.get(STORE_VARIABLE, ""):
-        return find_store_in_folder(url)
-    return get_default_store(DownloadOptions().resolve_settings())
+    from holdfast.exports.settings import find_job_store
 
-
-def get_default_store(settings: "ExportSettings") -> str:
-    """Return the store in the data folder."""
-    return str(Path(settings.data_dir, "exports", "jobs.db"))
+    return find_job_store(os.environ, given)

@@ -36,7 +36,6 @@ from holdfast.exports.commands.options import (
     Store,
     To,
     check_target,
-    get_default_store,
     require_usable_target,
 )
 from holdfast.exports.file_names import OWN_FOLDER, find_store_in_folder
@@ -92,7 +91,7 @@ def _choose_store(given: str | None, folder: Path | None, settings: "ExportSetti
     if given:
         return find_store_in_folder(given)
     if folder is None:
-        return get_default_store(settings)
+        return settings.default_store
     # With the umask's mode; the store's folder is private.
     folder.mkdir(parents=True, exist_ok=True)
     return str(folder / OWN_FOLDER / "jobs.db")

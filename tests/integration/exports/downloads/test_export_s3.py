@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from moto import mock_aws
 
 from holdfast.aws import clients
-from holdfast.doctor.runner import CheckFailed
+from holdfast.doctor.checks import CheckFailed
 from holdfast.errors import ConfigError
 from holdfast.exports.checks.target import check_target
 from holdfast.exports.downloads.cancellation import RunningDownload
