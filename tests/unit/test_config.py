@@ -1,22 +1,16 @@
 """Settings: their sources, the order of precedence, and all problems at once."""
 
-import re
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any, get_type_hints
 
 import pytest
 
-from holdfast.aws.settings import AwsSettings
 from holdfast.errors import ConfigError
-from holdfast.exports.heartbeat_settings import HeartbeatSettings
-from holdfast.exports.settings import ExportSettings, read_export_settings
+from holdfast.exports.settings import read_export_settings
 from holdfast.lease.backoff import Backoff
 from holdfast.queues.settings import QueueOptions, QueueSettings, SqsSettings
 from holdfast.settings import Settings, read_settings
-from holdfast.telemetry.setup import TelemetrySettings
 from holdfast.variables import list_settings_kinds, warn_once
-from support.paths import ROOT
 
 
 def test_nothing_given_means_the_defaults() -> None:
@@ -208,48 +202,3 @@ def test_hosts_are_separated_by_commas() -> None:
         {"HOLDFAST_ALLOW_HOSTS": "files.internal:8080,,10.0.0.1"}, {}
     )
     assert settings.allow_hosts == ("files.internal:8080", "10.0.0.1")
-
-
-# -- the page
-
-PAGE = ROOT / "docs/reference/settings.md"
-
-
-def read_page() -> dict[str, list[str]]:
-    """Return the defaults on the page, by variable."""
-    defaults: dict[str, list[str]] = {}
-    for row in re.findall(r"^\| (.+) \|$", PAGE.read_text(), re.MULTILINE):
-        cells = [cell.strip().strip("`") for cell in row.split(" | ")]
-        for name, default in pairwise(cells):
-            if re.fullmatch(r"[A-Z]+(_[A-Z]+)+", name):
-                defaults.setdefault(name, []).append(default)
-    return defaults
-
-
-def format_default(default: Any) -> str:
-    if default is None or default == ():
-        return "none"
-    if isinstance(default, bool):
-        return str(default).lower()
-    return str(default) if isinstance(default, str) else f"{default:.15g}"
-
-
-@pytest.mark.requirement("R004-031", "R004-207")
-@pytest.mark.parametrize(
-    "kind", [SqsSettings, AwsSettings, ExportSettings, HeartbeatSettings, TelemetrySettings]
-)
-def test_every_setting_is_on_the_page_with_its_default(kind: type[Settings]) -> None:
-    page = read_page()
-    for name, field in kind.model_fields.items():
-        defaults = page.get(kind.to_variable(name), [])
-        assert defaults, f"{name} is not on the page"
-        if name == "backoff":
-            assert {Backoff.parse(text) for text in defaults} == {field.default}
-        elif name != "dead_letters":  # whose default depends on the queue
-            assert set(defaults) == {format_default(field.default)}, name
-
-
-def test_every_setting_on_the_page_exists() -> None:
-    kinds = list_settings_kinds()
-    known = {kind.to_variable(name) for kind in kinds for name in kind.model_fields}
-    assert set(read_page()) == known

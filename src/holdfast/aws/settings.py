@@ -14,4 +14,6 @@ class AwsSettings(Settings):
     reading settings.
     """
 
+    #: what calls them: Holdfast's own client, and boto3 where calls are mocked or traced
+    #: (`auto`, [the rule](../how-to/run-on-sqs.md#which-client-calls-aws)); always `boto3`
     aws_client: AwsClient = "auto"

@@ -50,14 +50,22 @@ class HeartbeatSettings(Settings):
         "heartbeat_timeout_seconds": "STEP_FUNCTIONS_HEARTBEAT_TIMEOUT_SECONDS",
     }
 
+    #: milliseconds between two heartbeats of a job; at least 1000
     interval_ms: Annotated[int, BeforeValidator(_parse_whole_number)] = Field(
         default=30_000, ge=MIN_INTERVAL_MS
     )
+    #: `false` switches heartbeats off; allowed values are true, false, 1, 0, yes, no, on, off
     enabled: Annotated[bool, BeforeValidator(_parse_bool)] = True
+    #: the state's HeartbeatSeconds; refused below twice the interval, a warning below three
+    #: times
     heartbeat_timeout_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    #: seconds without progress after which a job fails and gets no more heartbeats; `never`
+    #: switches this off
     stall_seconds: Annotated[float | None, BeforeValidator(_parse_never)] = Field(
         default=3600.0, gt=0, allow_inf_nan=False
     )
+    #: seconds for which a job whose token was closed waits for the token of the state's Retry,
+    #: then it fails
     retry_grace_seconds: float = Field(default=RETRY_GRACE_SECONDS, ge=0, allow_inf_nan=False)
 
     @property

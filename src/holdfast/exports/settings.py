@@ -21,20 +21,37 @@ class ExportSettings(Settings):
 
     variables: ClassVar = {"worker_pool_size": "WORKER_POOL_SIZE"}
 
+    #: the most worker processes; as many as there are CPU cores start at once, more when no
+    #: slot becomes free for a second; recommended: as many as there are CPU cores, typically 4
+    #: to 8
     worker_pool_size: int = Field(default=4, ge=1, le=64)
-    downloads: int = Field(default=4, ge=1, le=64)  # at a time in each worker process
-    per_host: int = Field(default=16, ge=1, le=1024)  # connections to one host, in total
-    task_attempts: int = Field(default=3, ge=1, le=100)  # workers that may die of one task
+    #: downloads at a time in each worker
+    downloads: int = Field(default=4, ge=1, le=64)
+    #: connections to one host, in all workers together
+    per_host: int = Field(default=16, ge=1, le=1024)
+    #: workers that one file may kill before it fails
+    task_attempts: int = Field(default=3, ge=1, le=100)
+    #: maximum seconds for one file
     task_seconds: float = Field(default=6 * 3600.0, gt=0)
+    #: attempts of one download before it fails
     download_attempts: int = Field(default=5, ge=1, le=100)
-    quiet_seconds: float = Field(default=60.0, gt=0)  # without a byte before the next attempt
-    max_bytes: int | None = Field(default=None, ge=1)  # of one file
+    #: seconds without a byte after which a download is retried
+    quiet_seconds: float = Field(default=60.0, gt=0)
+    #: maximum size of a file in bytes
+    max_bytes: int | None = Field(default=None, ge=1)
+    #: also fetch from private and loopback addresses
     allow_private: bool = False
+    #: hosts that may be fetched from although their address is private, separated by commas
     allow_hosts: Annotated[tuple[str, ...], BeforeValidator(_split_list)] = ()
+    #: sync each file, so that it survives a power cut
     durable: bool = False
+    #: seconds that running downloads may take to finish when the process is stopped
     drain_seconds: float = Field(default=30.0, ge=0)
+    #: the folder of the job store and of partial files for S3
     data_dir: str = Field(default="data", min_length=1)
-    jobs: str | None = Field(default=None, min_length=1)  # the URL of the job store
+    #: the job store: a file, or `dynamodb:PREFIX`; without it `exports/jobs.db` below
+    #: `data_dir`
+    jobs: str | None = Field(default=None, min_length=1)
 
     @property
     def default_store(self) -> str:

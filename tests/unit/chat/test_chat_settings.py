@@ -186,25 +186,3 @@ def test_no_setting_that_may_be_private_is_shown() -> None:
 def test_the_example_profiles_can_be_read() -> None:
     path = ROOT / "examples/chat/profiles.json"
     assert len(read_chat_settings({"HOLDFAST_CHAT_PROFILES": str(path)}).profiles) == 2
-
-
-# -- the page
-
-
-@pytest.mark.requirement("R004-207")
-@pytest.mark.parametrize("name", ChatSettings.model_fields)
-def test_every_setting_is_on_the_page_with_its_default(name: str) -> None:
-    page = (ROOT / "docs/reference/settings.md").read_text()
-    default = ChatSettings.model_fields[name].default
-    assert (
-        f"| `{name}` | `{ChatSettings.to_variable(name)}` | {format_default(default)} |" in page
-    )
-
-
-def format_default(default: object) -> str:
-    match default:
-        case str():
-            return f"`{default}`"
-        case float() | int():
-            return f"{default:.15g}"
-    return "none"
