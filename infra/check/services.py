@@ -17,8 +17,8 @@ from infra.check.deployment import (
 from infra.check.permissions import ComponentKind, Use
 
 from holdfast.doctor.checks import CheckFailed, CheckResult, fail, warn
-from holdfast.durations import parse_duration
 from holdfast.exports.dynamodb.tables import JOBS, STATUS_INDEX, TASKS
+from holdfast.text import parse_duration
 from holdfast.urls import STORES, TARGETS, parse_url
 
 _COMMANDS = {

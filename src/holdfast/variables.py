@@ -16,7 +16,7 @@ PREFIX = "HOLDFAST_"
 # The kinds that belong to no product.
 _KINDS = (
     "holdfast.queues.settings:SqsSettings",
-    "holdfast.aws.settings:AwsSettings",
+    "holdfast.queues.settings:AwsSettings",
     "holdfast.telemetry.setup:TelemetrySettings",
 )
 _OTHERS = (QUEUE_VARIABLE, "HOLDFAST_DEBUG")

@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.exports.settings import read_export_settings
+from holdfast.exports.settings import ExportSettings
 from holdfast.lease.backoff import Backoff
 from holdfast.queues.settings import QueueOptions, QueueSettings, SqsSettings
 from holdfast.settings import Settings, read_settings
@@ -193,12 +193,12 @@ def test_a_backoff_in_python_is_a_text_or_a_backoff(value: Any) -> None:
 
 def test_an_option_wins_over_its_variable_and_a_variable_over_the_default() -> None:
     env = {"WORKER_POOL_SIZE": "6", "HOLDFAST_DOWNLOADS": "2"}
-    settings = read_export_settings(env, {"downloads": 3})
+    settings = read_settings(ExportSettings, env, given={"downloads": 3})
     assert (settings.worker_pool_size, settings.downloads, settings.per_host) == (6, 3, 16)
 
 
 def test_hosts_are_separated_by_commas() -> None:
-    settings = read_export_settings(
-        {"HOLDFAST_ALLOW_HOSTS": "files.internal:8080,,10.0.0.1"}, {}
+    settings = read_settings(
+        ExportSettings, {"HOLDFAST_ALLOW_HOSTS": "files.internal:8080,,10.0.0.1"}
     )
     assert settings.allow_hosts == ("files.internal:8080", "10.0.0.1")

@@ -14,13 +14,14 @@ from holdfast.chat.model import Channel
 from holdfast.chat.policy import ConversationProfile
 from holdfast.chat.ports import ConversationStore
 from holdfast.chat.providers.vendor_logs import silence_vendor_logs
-from holdfast.chat.settings import ChatSettings, read_chat_settings, read_trigger_settings
+from holdfast.chat.settings import ChatSettings, read_trigger_settings
 from holdfast.errors import ConfigError
 from holdfast.events import Events
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.queue.manager import QueueManager
 from holdfast.queues.opening import open_queue
+from holdfast.settings import read_settings
 from holdfast.urls import STORES, parse_url
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ def build_chat(
     from holdfast.chat.sweeper import Sweeper
 
     env = os.environ if env is None else env
-    settings = read_chat_settings(env)
+    settings = read_settings(ChatSettings, env)
     silence_vendor_logs("botocore")  # at DEBUG it logs each call with phone numbers and texts
     attempts = min(queue.max_attempts for queue in read_trigger_settings(settings, env))
     events = events or Events()

@@ -216,15 +216,6 @@ class ChatSettings(Settings):
                 )
 
 
-def read_chat_settings(env: Mapping[str, str]) -> ChatSettings:
-    """Return the settings of conversations from the environment.
-
-    Raises ConfigError with every problem, each with its variable. Values are not repeated,
-    because they may hold addresses and secrets.
-    """
-    return read_settings(ChatSettings, env)
-
-
 def read_trigger_settings(settings: ChatSettings, env: Mapping[str, str]) -> list[SqsSettings]:
     """Return the settings of the trigger queues without opening them.
 

@@ -16,7 +16,7 @@ PRODUCT = Product(
     },
     settings=(
         "holdfast.exports.settings:ExportSettings",
-        "holdfast.exports.heartbeat_settings:HeartbeatSettings",
+        "holdfast.exports.settings:HeartbeatSettings",
     ),
     store="jobs",
     store_kind="holdfast.exports.checks.jobs:JOB_STORE",

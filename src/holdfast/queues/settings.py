@@ -1,4 +1,4 @@
-"""Settings of queues, from the environment, a queue's URL or the caller."""
+"""Settings of queues and of the clients of AWS, from the environment, a URL or the caller."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -9,6 +9,7 @@ from holdfast.settings import Settings
 
 Durability = Literal["process", "power"]
 Access = Literal["private", "group"]
+AwsClient = Literal["auto", "boto3"]
 OnNack = Literal["backoff", "now", "leave"]
 
 
@@ -55,6 +56,18 @@ class SqsSettings(QueueSettings):
     #: name or URL of the dead-letter queue; without it that of the redrive policy, else
     #: `<name>-dead`
     dead_letters: str | None = Field(default=None, min_length=1)
+
+
+class AwsSettings(Settings):
+    """How SQS, DynamoDB and Step Functions are called.
+
+    The adapters read the variable when they make a client, because libraries use them without
+    reading settings.
+    """
+
+    #: what calls them: Holdfast's own client, and boto3 where calls are mocked or traced
+    #: (`auto`, [the rule](../how-to/run-on-sqs.md#which-client-calls-aws)); always `boto3`
+    aws_client: AwsClient = "auto"
 
 
 class QueueOptions(TypedDict, total=False):

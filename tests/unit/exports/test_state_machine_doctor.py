@@ -17,10 +17,11 @@ from holdfast.errors import ConfigError
 from holdfast.events import Event, Events
 from holdfast.exports.checks.state_machine import check_definition, examine_machine
 from holdfast.exports.events import IntervalTight
-from holdfast.exports.heartbeat_settings import read_heartbeat_settings
 from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
+from holdfast.exports.settings import HeartbeatSettings
 from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.exports.sqlite_jobs import MemoryJobs
+from holdfast.settings import read_settings
 from support.paths import ROOT
 
 EXAMPLE = ROOT / "examples/export/state-machine.json"
@@ -86,11 +87,11 @@ def test_doctor_settings_and_service_judge_heartbeat_seconds_alike(seconds: floa
     emitted: list[Event] = []
     if refused:
         with pytest.raises(ConfigError, match=re.escape(result.remedy)):
-            read_heartbeat_settings(env)
+            read_settings(HeartbeatSettings, env)
         with pytest.raises(ConfigError, match=re.escape(result.remedy)):
             make_orchestrator(seconds, emitted)
         return
-    checked = read_heartbeat_settings(env).check_timeout()
+    checked = read_settings(HeartbeatSettings, env).check_timeout()
     assert checked is not None
     assert (checked.level, checked.remedy) == (result.level, result.remedy)
     started = make_orchestrator(seconds, emitted)

@@ -13,7 +13,7 @@ from holdfast.chat.model import Channel, ConversationKey
 from holdfast.chat.policy import ConversationProfile
 from holdfast.chat.ports import ConversationStore
 from holdfast.chat.replies import ProviderResolver
-from holdfast.chat.settings import ChatSettings, read_chat_settings, read_trigger_settings
+from holdfast.chat.settings import ChatSettings, read_trigger_settings
 from holdfast.chat.sqlite_conversations import CONVERSATIONS
 from holdfast.doctor.checks import CheckFailed, CheckResult, grade, ok, run_checks, warn
 from holdfast.doctor.stores import StoreKind, StoreTables, check_store
@@ -21,6 +21,7 @@ from holdfast.doctor.targets import examine_queue
 from holdfast.errors import ConfigError, HoldfastError, QueueNotFound
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.queues.opening import open_queue
+from holdfast.settings import read_settings
 from holdfast.text import format_count
 from holdfast.urls import QUEUES, parse_url
 
@@ -46,7 +47,7 @@ def examine_conversations(target: str, env: Mapping[str, str]) -> Iterator[Check
     """Check conversations and yield the results one by one."""
 
     def examine(env: Mapping[str, str]) -> Iterator[CheckResult]:
-        settings = read_chat_settings(env)
+        settings = read_settings(ChatSettings, env)
         leases = [queue.lease_seconds for queue in read_trigger_settings(settings, env)]
         providers = ChatProviders(settings, env, SYSTEM_CLOCK)
         return run_checks(Conversations(env, settings, leases, providers), *CHECKS)
@@ -114,7 +115,7 @@ def _define_tables(prefix: str) -> StoreTables:
 def _examine_store(store: ConversationStore, env: Mapping[str, str]) -> Iterator[CheckResult]:
     # It needs write permission but changes nothing: the conversation does not exist.
     store.set_status(ConversationKey("holdfast", "holdfast-doctor"), "")
-    policy = read_chat_settings(env).policy
+    policy = read_settings(ChatSettings, env).policy
     ages = [SYSTEM_CLOCK.time() - waiting.oldest_staged_at for waiting in store.waiting()]
     if late := sum(age > policy.max_wait_seconds + policy.grace_seconds for age in ages):
         yield warn(

@@ -77,9 +77,12 @@ def tables(
 ) -> None:
     """Check the DynamoDB tables of conversations."""
     from holdfast.chat.checks.conversations import CONVERSATION_STORE
-    from holdfast.chat.settings import read_chat_settings
+    from holdfast.chat.settings import ChatSettings
+    from holdfast.settings import read_settings
 
-    show_tables(CONVERSATION_STORE, read_chat_settings(os.environ).store_url, create, as_json)
+    show_tables(
+        CONVERSATION_STORE, read_settings(ChatSettings, os.environ).store_url, create, as_json
+    )
 
 
 def doctor(as_json: AsJson = False) -> None:

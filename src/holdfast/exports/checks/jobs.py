@@ -8,12 +8,12 @@ from holdfast.doctor.checks import CheckResult, fail, ok, run_checks, warn
 from holdfast.doctor.stores import StoreKind, StoreTables, check_store
 from holdfast.exports.building import create_job_tables, open_jobs
 from holdfast.exports.errors import JobNotFound
-from holdfast.exports.heartbeat_settings import read_heartbeat_settings
 from holdfast.exports.model import ACTIVE, CallbackState
 from holdfast.exports.ports import JobStateRepository
-from holdfast.exports.settings import find_job_store
+from holdfast.exports.settings import HeartbeatSettings, find_job_store
 from holdfast.exports.sqlite_jobs import JOBS
 from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.settings import read_settings
 from holdfast.text import format_count
 from holdfast.version import format_install_command
 
@@ -26,7 +26,7 @@ def examine_exports(target: str, env: Mapping[str, str]) -> Iterator[CheckResult
 
 
 def _check_settings(env: Mapping[str, str]) -> Iterator[CheckResult]:
-    heartbeats = read_heartbeat_settings(env)
+    heartbeats = read_settings(HeartbeatSettings, env)
     if heartbeats.enabled:
         text = f"they are on, every {heartbeats.interval_seconds:g} s"
         yield ok(text, check="heartbeats")

@@ -14,8 +14,9 @@ from typing import Any
 from holdfast.doctor.aws import explain_aws_errors
 from holdfast.doctor.checks import CheckFailed, CheckResult, fail, ok, run_checks, warn
 from holdfast.errors import ConfigError
-from holdfast.exports.heartbeat_settings import read_heartbeat_settings
 from holdfast.exports.heartbeats.interval import check_interval
+from holdfast.exports.settings import HeartbeatSettings
+from holdfast.settings import read_settings
 
 _WAIT_SUFFIX = ".waitForTaskToken"
 _TOKENS = ("$$.Task.Token", "$states.context.Task.Token")
@@ -49,7 +50,7 @@ def examine_machine(source: str, env: Mapping[str, str]) -> Iterator[CheckResult
     def examine(source: str) -> Iterator[CheckResult]:
         interval_seconds = None
         with suppress(ConfigError):
-            interval_seconds = read_heartbeat_settings(env).interval_seconds
+            interval_seconds = read_settings(HeartbeatSettings, env).interval_seconds
         is_arn = source.startswith("arn:")
         definition = _describe(source) if is_arn else _read_definition(source)
         return check_definition(definition, interval_seconds)

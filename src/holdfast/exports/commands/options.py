@@ -74,7 +74,8 @@ class DownloadOptions:
 
     def resolve_settings(self) -> "ExportSettings":
         """Return the settings: options win over the environment. Raises ConfigError."""
-        from holdfast.exports.settings import read_export_settings
+        from holdfast.exports.settings import ExportSettings
+        from holdfast.settings import read_settings
 
         given = {
             "worker_pool_size": self.workers,
@@ -87,7 +88,9 @@ class DownloadOptions:
             "durable": self.durable,
         }
         # A flag that is not given does not mean "no", because the environment may turn it on.
-        return read_export_settings(os.environ, {n: v for n, v in given.items() if v})
+        return read_settings(
+            ExportSettings, os.environ, given={n: v for n, v in given.items() if v}
+        )
 
 
 def check_target(to: str) -> Path | None:

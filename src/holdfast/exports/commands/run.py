@@ -136,7 +136,8 @@ class ExportRun:
 
     def _make_runner(self) -> ForegroundRunner[ExportJob]:
         from holdfast.exports.building import build_export_engine
-        from holdfast.exports.heartbeat_settings import read_heartbeat_settings
+        from holdfast.exports.settings import HeartbeatSettings
+        from holdfast.settings import read_settings
         from holdfast.telemetry.logging import make_line_log
 
         style: Literal["plain", "text"] = "plain" if is_terminal() else "text"
@@ -147,7 +148,7 @@ class ExportRun:
             self.to,
             settings=self._limit_workers(),
             # No execution waits for a result, and a job that paused for days is not stalled.
-            heartbeats=read_heartbeat_settings({"HOLDFAST_STALL_SECONDS": "never"}),
+            heartbeats=read_settings(HeartbeatSettings, {"HOLDFAST_STALL_SECONDS": "never"}),
             by_job=False,
             events=events,
         )
