@@ -43,14 +43,6 @@ def test_the_caller_wins_over_the_url_and_the_url_over_the_environment() -> None
     assert (settings.lease_seconds, settings.max_attempts, settings.data_dir) == (3, 2, "/srv")
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("true", True), ("1", True), ("yes", True), ("false", False), ("0", False)],
-)
-def test_yes_and_no_are_understood(text: str, value: bool) -> None:
-    assert read_settings(QueueSettings, {"HOLDFAST_DEDUPE": text}).dedupe is value
-
-
 def test_every_problem_is_reported_at_once_by_the_name_the_user_wrote() -> None:
     with pytest.raises(ConfigError) as raised:
         read_settings(

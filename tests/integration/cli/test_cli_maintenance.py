@@ -80,7 +80,18 @@ def test_doctor_shows_what_a_user_without_permissions_must_do(tmp_path: Path) ->
     assert "chmod" in finished.stdout
 
 
-def test_doctor_cannot_check_a_memory_queue(cli: Cli) -> None:
-    ran = cli("doctor", "memory:x")
-    assert ran.code == 2
-    assert "folders" in require_one_line(ran)
+def test_doctor_checks_several_targets_and_all_that_is_configured(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("push", "enrich", "{}")
+    assert "export, chat), or set HOLDFAST_QUEUE" in require_one_line(cli("doctor"))
+    assert "doctor also checks stores" in require_one_line(cli("doctor", "enrich", "foo:bar"))
+    monkeypatch.setenv("HOLDFAST_QUEUE", "enrich")
+    monkeypatch.setenv("HOLDFAST_CHAT_WINDOW_SECONDS", "5")
+    monkeypatch.setenv("HOLDFAST_LEASE", "5")
+    ran = cli("doctor")
+    assert ran.code == 0
+    first, *lines = ran.out.splitlines()
+    assert (first, "chat" in lines) == ("enrich", True)
+    checks = {result["check"] for result in cli("doctor", "--json").json}
+    assert {"enrich: rename", "chat: leases"} <= checks

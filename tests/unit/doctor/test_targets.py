@@ -43,6 +43,15 @@ def test_a_product_is_a_target(tmp_path: Path) -> None:
     assert list_checks(machine) == ["heartbeat", "timeout", "retry"]
 
 
+def test_a_queue_is_where_its_url_and_settings_say(tmp_path: Path) -> None:
+    for target, env in (
+        ("q", {"HOLDFAST_DATA_DIR": str(tmp_path)}),
+        (f"q?data_dir={tmp_path}", {}),
+    ):
+        first = next(examine_target(target, env))
+        assert (first.check, str(tmp_path) in first.found) == ("queue", True)
+
+
 def test_a_file_is_checked_as_what_it_is(tmp_path: Path) -> None:
     open_jobs(tmp_path / "jobs.db").close()
     open_conversations(tmp_path / "chat.db").close()
