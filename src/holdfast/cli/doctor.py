@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from holdfast.doctor.stores import StoreKind
 
 CreateTables = Annotated[bool, typer.Option("--create", help="Create the missing tables.")]
+_TARGETS = ", ".join(
+    ["a queue", "a store (jobs.db, dynamodb:PREFIX)", *(each.group for each in find_products())]
+)
 _SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red")}
 
 
@@ -28,9 +31,7 @@ def doctor(
         list[str] | None,
         typer.Argument(
             metavar="[TARGET]...",
-            help="What to check: a queue (as for other commands), a store (jobs.db, "
-            "dynamodb:PREFIX), exports, chat, s3://BUCKET/PREFIX, or a state machine (its ARN "
-            "or FILE.json). Without it, all that the environment configures is checked.",
+            help=f"What to check: {_TARGETS}. Without it, all that the environment configures.",
         ),
     ] = None,
     metrics_port: Annotated[
@@ -43,7 +44,7 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check queues, stores, exports, chat or a worker for problems."""
+    """Check queues, stores, products or a worker for problems."""
     if targets and metrics_port is not None:
         raise UsageError(
             f"give TARGET or --metrics-port; got {targets[0]!r} and {metrics_port}"
@@ -53,8 +54,7 @@ def doctor(
         return
     targets = targets or find_targets(os.environ)
     if not targets:
-        words = ", ".join(["a queue", "a store", *(each.group for each in find_products())])
-        hints = [f"name what to check ({words}), or set {QUEUE_VARIABLE}"]
+        hints = [f"name what to check ({_TARGETS}), or set {QUEUE_VARIABLE}"]
         raise UsageError("no queue is given: " + "; ".join(hints + find_misspelt(os.environ)))
     warn_of_misspelt(os.environ)  # here, because the log is silent while doctor checks
     with silence_log():

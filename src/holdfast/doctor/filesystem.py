@@ -282,25 +282,6 @@ def check_clock(probe: FileQueue) -> Iterator[CheckResult]:
     )
 
 
-def check_time_grain(probe: FileQueue) -> Iterator[CheckResult]:
-    """Stamp several files; whole seconds each time mean FAT, ext3 or some network shares."""
-    paths = [probe.folder / f"stamp-{number}" for number in range(3)]
-    for path in paths:
-        path.write_bytes(b"")
-    yield from judge_time_grain([os.stat(path).st_mtime_ns for path in paths])
-
-
-def judge_time_grain(stamps: Sequence[int]) -> Iterator[CheckResult]:
-    """Yield a warning if all of these file times, in nanoseconds, are whole seconds."""
-    if all(stamp % 1_000_000_000 == 0 for stamp in stamps):
-        yield warn(
-            "files are stamped in whole seconds here, so due times are off by up to a second, "
-            "and processes may not see that they share a clock",
-            "expect work of a killed process to come back up to one lease later, or move the "
-            "queue to another filesystem",
-        )
-
-
 # -- workers
 
 
@@ -332,5 +313,4 @@ PROBES = (
     ("link", race_links),
     ("lock", probe_lock),
     ("clock", check_clock),
-    ("clock", check_time_grain),
 )

@@ -17,7 +17,6 @@ from holdfast.doctor.filesystem import (
     check_clock,
     grade_inodes,
     grade_space,
-    judge_time_grain,
 )
 from holdfast.queue.message import AnyMessage
 from holdfast.queues.files import FilesystemQueue, FsOps
@@ -277,12 +276,6 @@ def test_the_file_servers_clock_is_compared(
     [result] = check_clock(FileQueue(tmp_path, clock, server))
     assert result.level is level
     assert word in result.found
-
-
-def test_stamps_in_whole_seconds_are_pointed_out() -> None:
-    [result] = judge_time_grain([5_000_000_000, 5_000_000_000, 6_000_000_000])
-    assert result.level is CheckLevel.WARN
-    assert list(judge_time_grain([5_000_000_000, 5_000_000_001, 6_000_000_000])) == []
 
 
 # -- access
