@@ -6,22 +6,12 @@ from typing import Any, get_type_hints
 import pytest
 
 from holdfast.errors import ConfigError
+from holdfast.exports.commands.options import STORE_VARIABLE
 from holdfast.exports.settings import ExportSettings
 from holdfast.lease.backoff import Backoff
 from holdfast.queues.settings import QueueOptions, QueueSettings, SqsSettings
 from holdfast.settings import Settings, read_settings
 from holdfast.variables import list_settings_kinds, warn_once
-
-
-def test_nothing_given_means_the_defaults() -> None:
-    settings = read_settings(QueueSettings, {})
-    assert settings == QueueSettings()
-    assert (settings.lease_seconds, settings.max_attempts) == (60.0, 5)
-    assert (settings.durability, settings.dedupe, settings.data_dir) == (
-        "process",
-        False,
-        "data",
-    )
 
 
 @pytest.mark.parametrize("text", ["", " "])
@@ -181,6 +171,10 @@ def test_a_backoff_in_python_is_a_text_or_a_backoff(value: Any) -> None:
 
 
 # -- exports
+
+
+def test_commands_and_settings_name_the_job_store_alike() -> None:
+    assert ExportSettings.to_variable("jobs") == STORE_VARIABLE
 
 
 def test_an_option_wins_over_its_variable_and_a_variable_over_the_default() -> None:

@@ -30,7 +30,7 @@ def doctor(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TARGET]...",
+            metavar="TARGET",
             help=f"What to check: {_TARGETS}. Without it, all that the environment configures.",
         ),
     ] = None,

@@ -48,16 +48,6 @@ def test_doctor_passes_a_healthy_queue(cli: Cli) -> None:
     assert "fail" not in {finding["level"] for finding in findings}
 
 
-def test_doctor_fails_without_a_queue_but_probes_the_folder(cli: Cli) -> None:
-    ran = cli("doctor", "enrich", "--json")
-    assert ran.code == 1
-    first, *others = ran.json
-    assert (first["check"], first["level"]) == ("queue", "fail")
-    assert "push" in first["remedy"]
-    assert "rename" in {finding["check"] for finding in others}
-    assert list(cli.folder.iterdir()) == []
-
-
 def test_doctor_shows_what_a_user_without_permissions_must_do(tmp_path: Path) -> None:
     with open_queue(tmp_path / "acme/enrich") as queue:
         queue.push(AnyMessage(id="a"))

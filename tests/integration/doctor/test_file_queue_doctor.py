@@ -51,18 +51,6 @@ def check_folders(folder: Path, check: str) -> list[CheckResult]:
     return [result for result in results if result.check == check]
 
 
-def levels(results: dict[str, list[CheckResult]]) -> set[CheckLevel]:
-    return {result.level for group in results.values() for result in group}
-
-
-def test_a_healthy_queue_is_found_healthy(queue: FilesystemQueue[AnyMessage]) -> None:
-    queue.push(AnyMessage())
-    queue.poll()
-    results = examine(queue.folder)
-    assert CheckLevel.FAIL not in levels(results)
-    assert {"rename", "link", "lock", "clock", "permissions", "one device"} <= results.keys()
-
-
 def test_every_result_that_is_not_ok_has_a_remedy(tmp_path: Path) -> None:
     for findings in examine(tmp_path / "nowhere" / "q").values():
         for result in findings:

@@ -134,18 +134,19 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check settings, job store, target and state machine for problems."""
-    from holdfast.exports.checks import jobs as job_checks
-    from holdfast.exports.checks import state_machine as machine_checks
-    from holdfast.exports.checks import target as target_checks
+    from holdfast.exports.checks.jobs import examine_exports
+    from holdfast.exports.checks.state_machine import examine_machine
+    from holdfast.exports.checks.target import examine_target
 
     env = {**os.environ, **({STORE_VARIABLE: jobs} if jobs else {})}
-    results = job_checks.examine_exports("exports", env)
-    if to is not None:
-        results = chain(results, target_checks.examine_target(to, env))
-    if state_machine is not None:
-        results = chain(results, machine_checks.examine_machine(state_machine, env))
+    checks = [
+        (examine_exports, "exports"),
+        (examine_target, to),
+        (examine_machine, state_machine),
+    ]
     with silence_log():
-        print_check_results(results, as_json)
+        results = (check(target, env) for check, target in checks if target is not None)
+        print_check_results(chain.from_iterable(results), as_json)
 
 
 # -- for a terminal
