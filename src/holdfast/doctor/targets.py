@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from holdfast.doctor.checks import CheckFailed, CheckResult, ok, run_checks
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.products import find_products, load_part
 from holdfast.urls import QUEUES, parse_url, split_database_path
 from holdfast.variables import QUEUE_VARIABLE, list_variables
@@ -64,9 +63,7 @@ def examine_target(target: str, env: Mapping[str, str]) -> Iterator[CheckResult]
 # -- queues
 
 
-def examine_queue(
-    url: str, env: Mapping[str, str], *, clock: Clock = SYSTEM_CLOCK
-) -> Iterator[CheckResult]:
+def examine_queue(url: str, env: Mapping[str, str]) -> Iterator[CheckResult]:
     """Check a queue, which need not exist yet. Raises ConfigError if it cannot be checked."""
     from holdfast.queues.opening import find_queue_path
     from holdfast.queues.settings import QueueSettings, SqsSettings
@@ -82,18 +79,18 @@ def examine_queue(
             from holdfast.doctor.sqs_queue import examine_sqs_queue
 
             settings = read_settings(SqsSettings, env, parsed.options)
-            return examine_sqs_queue(parsed.path, settings, clock=clock)
+            return examine_sqs_queue(parsed.path, settings)
         case "sqlite":
             from holdfast.doctor.sqlite_file import examine_sqlite_queue
 
             read_settings(QueueSettings, env, parsed.options)
-            return examine_sqlite_queue(*split_database_path(parsed.path), clock=clock)
+            return examine_sqlite_queue(*split_database_path(parsed.path))
     from holdfast.doctor.file_queue import examine_file_queue
     from holdfast.doctor.filesystem import FileQueue
 
     folder = find_queue_path(url, env)
     assert folder is not None  # because it is a queue on files
-    return examine_file_queue(FileQueue(folder, clock))
+    return examine_file_queue(FileQueue(folder))
 
 
 # -- stores
