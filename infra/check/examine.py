@@ -25,7 +25,7 @@ from infra.check.roles import check_role
 from infra.check.services import read_services
 
 from holdfast.aws.clients import make_retrying_client
-from holdfast.chat.checks.conversations import CONVERSATION_STORE
+from holdfast.chat.checks import CONVERSATION_STORE
 from holdfast.chat.settings import ChatSettings
 from holdfast.doctor.checks import CheckLevel, CheckResult, fail, ok, run_checks, warn
 from holdfast.doctor.stores import Table, check_tables

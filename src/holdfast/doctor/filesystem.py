@@ -50,7 +50,10 @@ HEATS = 250
 _WAIT_TIMEOUT_SECONDS = 60.0
 _MAX_OFFSET_SECONDS = 5.0
 _QUIET_SECONDS = 60.0  # workers mark themselves as seen every ten seconds
-PUSH_FIRST = "check the name, or make it by pushing: `holdfast push QUEUE '{}'`"
+PUSH_FIRST = (
+    "check the name (`holdfast doctor --help` lists what else can be checked), or make it by "
+    "pushing: `holdfast push QUEUE '{}'`"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.chat.checks.conversations import examine_conversations
+from holdfast.chat.checks import examine_conversations
 from holdfast.chat.lambdas.setup import ChatRuntime
 from holdfast.chat.lambdas.staging import StagingFunction
 from holdfast.doctor.checks import CheckLevel, CheckResult

@@ -76,7 +76,7 @@ def tables(
     as_json: AsJson = False,
 ) -> None:
     """Check the DynamoDB tables of conversations."""
-    from holdfast.chat.checks.conversations import CONVERSATION_STORE
+    from holdfast.chat.checks import CONVERSATION_STORE
     from holdfast.chat.settings import ChatSettings
     from holdfast.settings import read_settings
 
@@ -87,6 +87,6 @@ def tables(
 
 def doctor(as_json: AsJson = False) -> None:
     """Check settings, store, queues, webhook, profiles and waiting messages for problems."""
-    from holdfast.chat.checks.conversations import examine_conversations
+    from holdfast.chat.checks import examine_conversations
 
     print_check_results(examine_conversations("chat", os.environ), as_json)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.chat.checks.conversations import CONVERSATION_STORE
+from holdfast.chat.checks import CONVERSATION_STORE
 from holdfast.chat.dynamodb import DynamoDBConversations, create_tables
 from holdfast.chat.dynamodb.tables import define_tables, tables_from_prefix
 from holdfast.chat.errors import LockLost, PermanentError
