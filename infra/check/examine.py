@@ -29,7 +29,7 @@ from holdfast.chat.checks import CONVERSATION_STORE
 from holdfast.chat.settings import ChatSettings
 from holdfast.doctor.checks import CheckLevel, CheckResult, fail, ok, run_checks, warn
 from holdfast.doctor.stores import Table, check_tables
-from holdfast.exports.checks.jobs import JOB_STORE
+from holdfast.exports.checks import JOB_STORE
 from holdfast.settings import read_settings
 from holdfast.variables import find_misspelt, list_settings_kinds
 

@@ -10,7 +10,7 @@ from infra.check.deployment import Component, Deployment, Part
 from infra.check.permissions import ComponentKind, Use
 
 from holdfast.doctor.checks import CheckFailed, CheckResult
-from holdfast.exports.checks.state_machine import check_definition, iter_states
+from holdfast.exports.checks import check_definition, iter_states
 from holdfast.exports.settings import HeartbeatSettings
 from holdfast.settings import read_settings
 

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.events import Event
 from holdfast.exports import events as ev
-from holdfast.exports.checks.state_machine import check_definition
+from holdfast.exports.checks import check_definition
 from holdfast.exports.dynamodb.tables import JobTables, define_tables
 from holdfast.exports.settings import HeartbeatSettings
 from holdfast.exports.step_functions import TOKEN_CLOSED

@@ -15,7 +15,7 @@ from moto import mock_aws
 from holdfast.doctor.checks import CheckResult, run_checks
 from holdfast.errors import ConfigError
 from holdfast.events import Event, Events
-from holdfast.exports.checks.state_machine import check_definition, examine_machine
+from holdfast.exports.checks import check_definition, examine_machine
 from holdfast.exports.events import IntervalTight
 from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.exports.settings import HeartbeatSettings

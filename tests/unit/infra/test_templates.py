@@ -19,7 +19,7 @@ from holdfast.chat.settings import ChatSettings
 from holdfast.cli.commands import CommandTable
 from holdfast.doctor.checks import CheckLevel
 from holdfast.events import QueueMeasured
-from holdfast.exports.checks.state_machine import check_definition
+from holdfast.exports.checks import check_definition
 from holdfast.exports.commands.serve import serve
 from holdfast.exports.dynamodb import tables as job_tables
 from holdfast.exports.model import TOKEN_ERRORS

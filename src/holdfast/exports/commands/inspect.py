@@ -115,7 +115,7 @@ def tables(
     as_json: AsJson = False,
 ) -> None:
     """Check the DynamoDB tables of a job store."""
-    from holdfast.exports.checks.jobs import JOB_STORE
+    from holdfast.exports.checks import JOB_STORE
 
     show_tables(JOB_STORE, jobs or os.environ.get(STORE_VARIABLE, ""), create, as_json)
 
@@ -134,9 +134,8 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check settings, job store, target and state machine for problems."""
-    from holdfast.exports.checks.jobs import examine_exports
-    from holdfast.exports.checks.state_machine import examine_machine
-    from holdfast.exports.checks.target import examine_target
+    from holdfast.exports.checks import examine_exports, examine_machine
+    from holdfast.exports.target_check import examine_target
 
     env = {**os.environ, **({STORE_VARIABLE: jobs} if jobs else {})}
     checks = [

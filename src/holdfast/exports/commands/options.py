@@ -119,7 +119,7 @@ def require_usable_target(to: str) -> None:
     Raises StoreUnavailable with the reason, and ConfigError for a missing package or setting.
     """
     from holdfast.doctor.checks import CheckFailed
-    from holdfast.exports.checks.target import check_target as examine_target
+    from holdfast.exports.target_check import check_target as examine_target
 
     try:
         for _ in examine_target(to):
