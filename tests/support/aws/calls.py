@@ -14,6 +14,7 @@ from botocore.loaders import Loader
 from botocore.model import ServiceModel
 
 import holdfast
+from support.paths import ROOT
 
 SERVICES = ("sqs", "dynamodb", "stepfunctions")
 
@@ -201,7 +202,7 @@ def get_model(service: str) -> Any:
 
 
 def find_operations() -> set[tuple[str, str]]:
-    """Return the operations that the source code names, as an attribute or as a text."""
+    """Return the operations that the source code and infra/ name, in code or in a text."""
     operations = {
         xform_name(name): service
         for service in SERVICES
@@ -209,7 +210,8 @@ def find_operations() -> set[tuple[str, str]]:
     }
     names = {
         name
-        for path in Path(holdfast.__path__[0]).rglob("*.py")
+        for folder in (Path(holdfast.__path__[0]), ROOT / "infra")
+        for path in folder.rglob("*.py")
         for name in _NAMES.findall(path.read_text())
     }
     return {(operations[name], name) for name in names if name in operations}
