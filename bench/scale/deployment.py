@@ -10,10 +10,11 @@ from functools import cache
 from typing import Any
 
 from holdfast.chat.policy import ConversationPolicy
-from holdfast.exports.heartbeat_settings import read_heartbeat_settings
+from holdfast.exports.settings import HeartbeatSettings
 from holdfast.queues.settings import SqsSettings
 from holdfast.queues.sqs.queue import MAX_POLL_SECONDS, SQSQueue
 from holdfast.queues.sqs.receipts import GATHER_SECONDS
+from holdfast.settings import read_settings
 from support.stack_template import Stack, load_template
 
 
@@ -156,7 +157,9 @@ def _read_functions(stack: Stack) -> Functions:
 def _read_heartbeats(stack: Stack) -> Heartbeats:
     [task] = stack.find("AWS::ECS::TaskDefinition").values()
     variables = task["ContainerDefinitions"][0]["Environment"]
-    settings = read_heartbeat_settings({item["Name"]: item["Value"] for item in variables})
+    settings = read_settings(
+        HeartbeatSettings, {item["Name"]: item["Value"] for item in variables}
+    )
     [machine] = stack.find("AWS::StepFunctions::StateMachine").values()
     state: dict[str, Any] = machine["Definition"]["States"]["StartExportJob"]
     return Heartbeats(

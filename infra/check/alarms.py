@@ -7,8 +7,7 @@ from typing import Any
 from infra.check.arns import shorten_arn
 from infra.check.aws_reader import AwsReader
 
-from holdfast.doctor.checks import CheckResult, fail, warn
-from holdfast.doctor.runner import CheckFailed
+from holdfast.doctor.checks import CheckFailed, CheckResult, fail, warn
 
 RUNBOOKS = "https://github.com/holdfast-py/holdfast/blob/main/docs/runbooks.md"
 _MAX_NAMES = 100  # in one call

@@ -5,7 +5,8 @@ from functools import cache
 from typing import Any
 
 from holdfast.aws.errors import get_error_code
-from holdfast.doctor.runner import CheckFailed, explain_aws_errors
+from holdfast.doctor.aws import explain_aws_errors
+from holdfast.doctor.checks import CheckFailed
 
 # Services whose permissions begin with another word than the name of their client.
 _PREFIXES = {"stepfunctions": "states"}

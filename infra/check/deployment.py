@@ -9,8 +9,7 @@ from typing import Any
 from infra.check.aws_reader import AwsReader
 from infra.check.permissions import ComponentKind, Use
 
-from holdfast.doctor.checks import CheckResult, fail
-from holdfast.doctor.runner import CheckFailed
+from holdfast.doctor.checks import CheckFailed, CheckResult, fail
 from holdfast.doctor.sqs_queue import QueueConfiguration
 from holdfast.errors import ConfigError
 from holdfast.queues.settings import SqsSettings

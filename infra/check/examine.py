@@ -25,12 +25,11 @@ from infra.check.roles import check_role
 from infra.check.services import read_services
 
 from holdfast.aws.clients import make_retrying_client
-from holdfast.chat.checks.tables import check_chat_tables
+from holdfast.chat.checks import CONVERSATION_STORE
 from holdfast.chat.settings import ChatSettings
-from holdfast.doctor.checks import CheckLevel, CheckResult, fail, ok, warn
-from holdfast.doctor.runner import require_valid_settings, run_checks
-from holdfast.doctor.stores import Table
-from holdfast.exports.checks.tables import check_job_tables
+from holdfast.doctor.checks import CheckLevel, CheckResult, fail, ok, run_checks, warn
+from holdfast.doctor.stores import Table, check_tables
+from holdfast.exports.checks import JOB_STORE
 from holdfast.settings import read_settings
 from holdfast.variables import find_misspelt, list_settings_kinds
 
@@ -129,9 +128,8 @@ def _examine_parts(deployment: Deployment) -> Iterator[CheckResult]:
 def _check_settings(part: Part) -> Iterator[CheckResult]:
     """Read the settings as the part does."""
     env = {name: value for name, value in part.env.items() if name != _PROFILES}
-    with require_valid_settings():
-        for kind in list_settings_kinds():
-            read_settings(kind, env)
+    for kind in list_settings_kinds():
+        read_settings(kind, env)
     for problem in find_misspelt(env):
         yield warn(problem, "correct the name, and deploy the stack again")
 
@@ -164,8 +162,8 @@ def _examine_tables(deployment: Deployment) -> Iterator[CheckResult]:
     stores = {(part.is_export_service, part.store or "") for part in deployment.parts}
     for is_for_jobs, url in sorted(stores):
         if url.startswith("dynamodb:"):
-            check_tables = check_job_tables if is_for_jobs else check_chat_tables
-            check = partial(check_tables, client=reader.client("dynamodb"), more=more)
+            kind = JOB_STORE if is_for_jobs else CONVERSATION_STORE
+            check = partial(check_tables, kind, client=reader.client("dynamodb"), more=more)
             yield from _summarize(f"tables {url}", run_checks(url, ("table", check)))
 
 

@@ -9,10 +9,10 @@ from infra.check.arns import make_arn, shorten_arn
 from infra.check.deployment import Component, Deployment, Part
 from infra.check.permissions import ComponentKind, Use
 
-from holdfast.doctor.checks import CheckResult
-from holdfast.doctor.runner import CheckFailed, require_valid_settings
-from holdfast.exports.checks.state_machine import check_definition, iter_states
-from holdfast.exports.heartbeat_settings import read_heartbeat_settings
+from holdfast.doctor.checks import CheckFailed, CheckResult
+from holdfast.exports.checks import check_definition, iter_states
+from holdfast.exports.settings import HeartbeatSettings
+from holdfast.settings import read_settings
 
 
 def read_machines(deployment: Deployment) -> None:
@@ -51,6 +51,5 @@ def _iter_queue_urls(definition: Any) -> Iterator[str]:
 
 def _check_machine(definition: Any, deployment: Deployment) -> Iterator[CheckResult]:
     services = (part.env for part in deployment.parts if part.is_export_service)
-    with require_valid_settings():
-        interval = read_heartbeat_settings(next(services, {})).interval_seconds
+    interval = read_settings(HeartbeatSettings, next(services, {})).interval_seconds
     return check_definition(definition, interval)

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from infra.check.arns import shorten_arn
 from infra.check.deployment import DeployedQueue, Deployment
 
-from holdfast.doctor.checks import CheckResult, fail, warn
-from holdfast.doctor.runner import require_valid_settings, run_checks
+from holdfast.doctor.checks import CheckResult, fail, run_checks, warn
 from holdfast.doctor.sqs_queue import SQS_QUEUE, SqsQueue
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.queues.sqs.address import parse_address
@@ -45,9 +44,8 @@ def read_other_queues(deployment: Deployment) -> None:
 
 
 def check_work_queue(deployment: Deployment, queue: DeployedQueue) -> Iterator[CheckResult]:
-    """Check a queue for the settings of the part that receives from it. Raises CheckFailed."""
-    with require_valid_settings():
-        settings = deployment.find_queue_settings(queue.arn)
+    """Check a queue for the settings of the part that receives from it. Raises ConfigError."""
+    settings = deployment.find_queue_settings(queue.arn)
     sqs = deployment.reader.client("sqs")
     client = QueueClient(parse_address(queue.url), settings.lease_seconds, sqs)
     letters = SQSDeadLetters(client, settings.dead_letters, SYSTEM_CLOCK)

@@ -11,8 +11,7 @@ from infra.check.aws_reader import AwsReader
 from infra.check.deployment import Component
 from infra.check.permissions import PERMISSIONS, RUNS_USER_CODE
 
-from holdfast.doctor.checks import CheckResult, fail, warn
-from holdfast.doctor.runner import CheckFailed
+from holdfast.doctor.checks import CheckFailed, CheckResult, fail, warn
 
 # They need no resource: the first has none, and the others take a task token, which is a secret
 # and names its execution.

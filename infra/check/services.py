@@ -16,10 +16,9 @@ from infra.check.deployment import (
 )
 from infra.check.permissions import ComponentKind, Use
 
-from holdfast.doctor.checks import CheckResult, fail, warn
-from holdfast.doctor.runner import CheckFailed
-from holdfast.durations import parse_duration
+from holdfast.doctor.checks import CheckFailed, CheckResult, fail, warn
 from holdfast.exports.dynamodb.tables import JOBS, STATUS_INDEX, TASKS
+from holdfast.text import parse_duration
 from holdfast.urls import STORES, TARGETS, parse_url
 
 _COMMANDS = {

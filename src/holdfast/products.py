@@ -31,6 +31,10 @@ class Product:
     """A function that opens the pages of a store for a console."""
     store: str
     """The keyword of `web_app` that gives this store."""
+    store_kind: str
+    """The kind of this store for doctor."""
+    checks: Mapping[str, str]
+    """What doctor checks, as patterns of its targets, and the function of each."""
     metrics: str
     """Its part of the table of metrics."""
     spans: str

@@ -16,10 +16,10 @@ PREFIX = "HOLDFAST_"
 # The kinds that belong to no product.
 _KINDS = (
     "holdfast.queues.settings:SqsSettings",
-    "holdfast.aws.settings:AwsSettings",
+    "holdfast.queues.settings:AwsSettings",
     "holdfast.telemetry.setup:TelemetrySettings",
 )
-_OTHERS = (QUEUE_VARIABLE, "HOLDFAST_JOBS", "HOLDFAST_DEBUG")
+_OTHERS = (QUEUE_VARIABLE, "HOLDFAST_DEBUG")
 _SIMILARITY = 0.85  # above that of CHAOS_SECONDS and TASK_SECONDS, which is 0.80
 
 _log = logging.getLogger("holdfast")
@@ -58,9 +58,14 @@ def find_misspelt(names: Iterable[str]) -> list[str]:
 @cache
 def find_known_variables() -> frozenset[str]:
     """Return the names of all variables that Holdfast reads."""
-    kinds = list_settings_kinds()
-    settings = {kind.to_variable(name) for kind in kinds for name in kind.model_fields}
-    return frozenset(settings) | set(_OTHERS)
+    products = [list_variables(product.settings) for product in find_products()]
+    return list_variables().union(_OTHERS, *products)
+
+
+def list_variables(places: tuple[str, ...] = _KINDS) -> frozenset[str]:
+    """Return the variables of some kinds of settings, or of those that are no product's."""
+    kinds = [load_part(place) for place in places]
+    return frozenset(kind.to_variable(name) for kind in kinds for name in kind.model_fields)
 
 
 def list_settings_kinds() -> "tuple[type[Settings], ...]":

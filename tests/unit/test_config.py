@@ -1,33 +1,17 @@
 """Settings: their sources, the order of precedence, and all problems at once."""
 
-import re
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any, get_type_hints
 
 import pytest
 
-from holdfast.aws.settings import AwsSettings
 from holdfast.errors import ConfigError
-from holdfast.exports.heartbeat_settings import HeartbeatSettings
-from holdfast.exports.settings import ExportSettings, read_export_settings
+from holdfast.exports.commands.options import STORE_VARIABLE
+from holdfast.exports.settings import ExportSettings
 from holdfast.lease.backoff import Backoff
 from holdfast.queues.settings import QueueOptions, QueueSettings, SqsSettings
 from holdfast.settings import Settings, read_settings
-from holdfast.telemetry.setup import TelemetrySettings
 from holdfast.variables import list_settings_kinds, warn_once
-from support.paths import ROOT
-
-
-def test_nothing_given_means_the_defaults() -> None:
-    settings = read_settings(QueueSettings, {})
-    assert settings == QueueSettings()
-    assert (settings.lease_seconds, settings.max_attempts) == (60.0, 5)
-    assert (settings.durability, settings.dedupe, settings.data_dir) == (
-        "process",
-        False,
-        "data",
-    )
 
 
 @pytest.mark.parametrize("text", ["", " "])
@@ -47,14 +31,6 @@ def test_the_caller_wins_over_the_url_and_the_url_over_the_environment() -> None
         QueueSettings, env, {"lease_seconds": "2", "max_attempts": "2"}, {"lease_seconds": 3}
     )
     assert (settings.lease_seconds, settings.max_attempts, settings.data_dir) == (3, 2, "/srv")
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("true", True), ("1", True), ("yes", True), ("false", False), ("0", False)],
-)
-def test_yes_and_no_are_understood(text: str, value: bool) -> None:
-    assert read_settings(QueueSettings, {"HOLDFAST_DEDUPE": text}).dedupe is value
 
 
 def test_every_problem_is_reported_at_once_by_the_name_the_user_wrote() -> None:
@@ -197,59 +173,18 @@ def test_a_backoff_in_python_is_a_text_or_a_backoff(value: Any) -> None:
 # -- exports
 
 
+def test_commands_and_settings_name_the_job_store_alike() -> None:
+    assert ExportSettings.to_variable("jobs") == STORE_VARIABLE
+
+
 def test_an_option_wins_over_its_variable_and_a_variable_over_the_default() -> None:
     env = {"WORKER_POOL_SIZE": "6", "HOLDFAST_DOWNLOADS": "2"}
-    settings = read_export_settings(env, {"downloads": 3})
+    settings = read_settings(ExportSettings, env, given={"downloads": 3})
     assert (settings.worker_pool_size, settings.downloads, settings.per_host) == (6, 3, 16)
 
 
 def test_hosts_are_separated_by_commas() -> None:
-    settings = read_export_settings(
-        {"HOLDFAST_ALLOW_HOSTS": "files.internal:8080,,10.0.0.1"}, {}
+    settings = read_settings(
+        ExportSettings, {"HOLDFAST_ALLOW_HOSTS": "files.internal:8080,,10.0.0.1"}
     )
     assert settings.allow_hosts == ("files.internal:8080", "10.0.0.1")
-
-
-# -- the page
-
-PAGE = ROOT / "docs/reference/settings.md"
-
-
-def read_page() -> dict[str, list[str]]:
-    """Return the defaults on the page, by variable."""
-    defaults: dict[str, list[str]] = {}
-    for row in re.findall(r"^\| (.+) \|$", PAGE.read_text(), re.MULTILINE):
-        cells = [cell.strip().strip("`") for cell in row.split(" | ")]
-        for name, default in pairwise(cells):
-            if re.fullmatch(r"[A-Z]+(_[A-Z]+)+", name):
-                defaults.setdefault(name, []).append(default)
-    return defaults
-
-
-def format_default(default: Any) -> str:
-    if default is None or default == ():
-        return "none"
-    if isinstance(default, bool):
-        return str(default).lower()
-    return str(default) if isinstance(default, str) else f"{default:.15g}"
-
-
-@pytest.mark.requirement("R004-031", "R004-207")
-@pytest.mark.parametrize(
-    "kind", [SqsSettings, AwsSettings, ExportSettings, HeartbeatSettings, TelemetrySettings]
-)
-def test_every_setting_is_on_the_page_with_its_default(kind: type[Settings]) -> None:
-    page = read_page()
-    for name, field in kind.model_fields.items():
-        defaults = page.get(kind.to_variable(name), [])
-        assert defaults, f"{name} is not on the page"
-        if name == "backoff":
-            assert {Backoff.parse(text) for text in defaults} == {field.default}
-        elif name != "dead_letters":  # whose default depends on the queue
-            assert set(defaults) == {format_default(field.default)}, name
-
-
-def test_every_setting_on_the_page_exists() -> None:
-    kinds = list_settings_kinds()
-    known = {kind.to_variable(name) for kind in kinds for name in kind.model_fields}
-    assert set(read_page()) == known

@@ -10,11 +10,11 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar
 from pydantic import Field, ValidationError
 
 from holdfast.app.arguments import TaskArguments
-from holdfast.durations import parse_duration
 from holdfast.errors import ConfigError, MalformedMessage
 from holdfast.lease.backoff import Backoff
 from holdfast.process.liveness import LivenessLimits
 from holdfast.queue.message import MAX_ID_LENGTH, QueueMessage, make_id
+from holdfast.text import parse_duration
 from holdfast.worker.outcome import (
     Done,
     GiveBack,

@@ -15,7 +15,7 @@ that only boto3 does. All other services are called by boto3, with one session p
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock
@@ -50,9 +50,7 @@ _boto3_sessions: dict[int, Any] = {}
 
 def make_retrying_client(service: str, **location: str | None) -> Any:
     """Make a client for calls that may take their time."""
-    return _make_client(
-        service, location, read_timeout=LONG_POLL_SECONDS + 10.0, connect_timeout=5.0, tries=4
-    )
+    return _make_client(service, location, Timeouts(5.0, LONG_POLL_SECONDS + 10.0), tries=4)
 
 
 def make_fail_fast_client(service: str, lease_seconds: float, **location: str | None) -> Any:
@@ -63,34 +61,19 @@ def make_fail_fast_client(service: str, lease_seconds: float, **location: str | 
     seconds = min(5.0, max(0.25, lease_seconds / 8))
     # Validating the parameters of ten entries costs a fifth of each renewal call, and the
     # entries are Holdfast's own.
-    return _make_client(
-        service,
-        location,
-        read_timeout=seconds,
-        connect_timeout=seconds,
-        tries=1,
-        validate=False,
-    )
+    return _make_client(service, location, Timeouts(seconds, seconds), tries=1, validate=False)
 
 
 def _make_client(
     service: str,
-    location: dict[str, str | None],
-    *,
-    read_timeout: float,
-    connect_timeout: float,
+    location: Mapping[str, str | None],
+    timeouts: Timeouts,
     tries: int,
     validate: bool = True,
 ) -> Any:
     region, endpoint = location.get("region_name"), location.get("endpoint_url")
     make_boto3_client = partial(
-        _make_boto3_client,
-        service,
-        location,
-        read_timeout=read_timeout,
-        connect_timeout=connect_timeout,
-        tries=tries,
-        validate=validate,
+        _make_boto3_client, service, region, endpoint, timeouts, tries, validate
     )
     with _explain_errors(service):
         settings = _choose_lean_settings(service, region, endpoint)
@@ -102,7 +85,7 @@ def _make_client(
             _ask_session_for_credentials if credentials is None else lambda: credentials,
             settings.region,
             settings.endpoint,
-            Timeouts(connect_timeout, read_timeout),
+            timeouts,
             RetryPolicy(tries),
             signing_region=settings.signing_region,
             ca_bundle=settings.ca_bundle,
@@ -183,10 +166,9 @@ def _explain_errors(service: str) -> Iterator[None]:
 
 def _make_boto3_client(
     service: str,
-    location: dict[str, str | None],
-    *,
-    read_timeout: float,
-    connect_timeout: float,
+    region: str | None,
+    endpoint: str | None,
+    timeouts: Timeouts,
     tries: int,
     validate: bool,
 ) -> Any:
@@ -194,8 +176,8 @@ def _make_boto3_client(
         from botocore.config import Config
 
         config = Config(
-            connect_timeout=connect_timeout,
-            read_timeout=read_timeout,
+            connect_timeout=timeouts.connect_seconds,
+            read_timeout=timeouts.read_seconds,
             retries={"mode": "standard", "total_max_attempts": tries},
             max_pool_connections=32,
             parameter_validation=validate,
@@ -204,10 +186,9 @@ def _make_boto3_client(
             # a tenth of the call's CPU time.
             user_agent=_make_user_agent(),
         )
-        region = location.get("region_name") or os.environ.get("AWS_REGION") or None
+        region = region or os.environ.get("AWS_REGION") or None
         make = partial(_get_boto3_session().client, service, region_name=region)
-        endpoint = _choose_endpoint(make, location.get("endpoint_url"))
-        client = make(config=config, endpoint_url=endpoint)
+        client = make(config=config, endpoint_url=_choose_endpoint(make, endpoint))
         # boto3 itself would report credentials that cannot be sent as an outage.
         credentials = _get_session().get_credentials()
         if credentials is not None:

@@ -14,15 +14,14 @@ from holdfast.chat.model import Channel
 from holdfast.chat.policy import ConversationProfile
 from holdfast.chat.ports import ConversationStore
 from holdfast.chat.providers.vendor_logs import silence_vendor_logs
-from holdfast.chat.settings import ChatSettings, read_chat_settings, read_trigger_settings
-from holdfast.doctor.queues import examine_queue
+from holdfast.chat.settings import ChatSettings, read_trigger_settings
 from holdfast.errors import ConfigError
 from holdfast.events import Events
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.queue.manager import QueueManager
-from holdfast.queue.message import AnyMessage
 from holdfast.queues.opening import open_queue
+from holdfast.settings import read_settings
 from holdfast.urls import STORES, parse_url
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from holdfast.chat.providers.outbox import OutboxReply
     from holdfast.chat.staging import Stager
     from holdfast.chat.sweeper import Sweeper
-    from holdfast.doctor.checks import CheckResult
 
 T = TypeVar("T")
 
@@ -251,7 +249,7 @@ def build_chat(
     from holdfast.chat.sweeper import Sweeper
 
     env = os.environ if env is None else env
-    settings = read_chat_settings(env)
+    settings = read_settings(ChatSettings, env)
     silence_vendor_logs("botocore")  # at DEBUG it logs each call with phone numbers and texts
     attempts = min(queue.max_attempts for queue in read_trigger_settings(settings, env))
     events = events or Events()
@@ -274,23 +272,4 @@ def build_chat(
         sweeper=Sweeper(store, queues, **shared),
         operator=Operator(store, queues, **shared),
         own_keeper=keeper is None,
-    )
-
-
-def check_chat(
-    env: Mapping[str, str] | None = None, *, clock: Clock = SYSTEM_CLOCK
-) -> "Iterator[CheckResult]":
-    """Check conversations for doctor, and return the results one by one."""
-    from holdfast.chat.checks.conversations import ChatWiring, examine_conversations
-
-    env = os.environ if env is None else env
-    return examine_conversations(
-        ChatWiring(
-            env,
-            clock,
-            partial(open_conversations, clock=clock),
-            partial(open_queue, model=AnyMessage, create=False, clock=clock, env=env),
-            partial(examine_queue, clock=clock, env=env),
-            partial(ChatProviders, env=env, clock=clock),
-        )
     )

@@ -19,6 +19,8 @@ PRODUCT = Product(
     },
     settings=("holdfast.chat.settings:ChatSettings",),
     store="chat",
+    store_kind="holdfast.chat.checks:CONVERSATION_STORE",
+    checks={"chat": "holdfast.chat.checks:examine_conversations"},
     pages="holdfast.chat.pages.conversations:ConversationPages",
     metrics="holdfast.chat.metrics:METRICS",
     spans="holdfast.chat.spans:ReplySpans",

@@ -116,28 +116,63 @@ class ChatSettings(Settings):
     variables: ClassVar = {"data_dir": "HOLDFAST_DATA_DIR"}
     shows_values = False  # they may hold addresses and secrets
 
+    #: the folder of the store, the outbox and of queues with short names
     data_dir: str = Field(default="data", min_length=1)
+    #: the conversation store: a file, `sqlite:PATH`, `dynamodb:` or `dynamodb:PREFIX`; without
+    #: it `chat.db` below `data_dir`
     store: StoreUrl | None = None
+    #: the queue for triggers of WhatsApp; any queue except a FIFO queue, which cannot delay a
+    #: single message
     whatsapp_queue: TriggerQueue = "chat/whatsapp"
+    #: the same for SMS
     sms_queue: TriggerQueue = "chat/sms"
+    #: the same for e-mail
     email_queue: TriggerQueue = "chat/email"
+    #: a queue of inbound messages; `holdfast chat work` stages them
     inbound_queue: QueueUrl | None = None
+    #: the folder of the sender `outbox`; without it `outbox` below `data_dir`
     outbox: str | None = Field(default=None, min_length=1)
+    #: the configuration of new conversations, by the address the customer wrote to, `*` for
+    #: any: JSON, or the path of a JSON file ([an example](../../examples/chat/profiles.json))
     profiles: Profiles = Field(default=(), repr=False)
+    #: the secret whose `auth_token` signs Twilio's webhooks: `env:NAME`, `file:PATH`, or a name
+    #: in Secrets Manager
     twilio_secret: str | None = Field(default=None, min_length=1, repr=False)
+    #: the webhook's URL as entered at Twilio, which signs it
     webhook_url: Annotated[str, AfterValidator(_check_web_address)] | None = None
+    #: seconds that a secret of Secrets Manager is cached
     secrets_cache_seconds: float = Field(default=300.0, ge=0)
+    #: seconds that the first message of a batch waits for others; at most 900
     window_seconds: float = _DEFAULTS.window_seconds
+    #: if the customer wrote less than this many seconds ago, the window waits longer …
     quiet_seconds: float = _DEFAULTS.quiet_seconds
+    #: … but at most this many seconds after the first message
     max_wait_seconds: float = _DEFAULTS.max_wait_seconds
+    #: seconds that a conversation's lock lasts unless it is renewed; after a crash another
+    #: process can continue after this time. Keep it near the lease of the queues
     lock_seconds: float = _DEFAULTS.lock_seconds
+    #: what to do if it is unknown whether a reply was sent. `if_missing`: send it again if the
+    #: call is over and the provider reports 30 seconds later that it does not have it, and park
+    #: it for an operator otherwise. `at_most_once`: park it unless the provider has it.
+    #: `at_least_once`: send it again unless the provider has it ([ADR
+    #: 12](../adr/0012-unknown-sends-are-parked.md))
     in_doubt: Doubt = _DEFAULTS.in_doubt
+    #: maximum seconds for a call to the writer; look-ups of an unclear send take at most half
+    #: of this
     writer_seconds: float = _DEFAULTS.writer_seconds
+    #: maximum seconds for a call to the sender
     sender_seconds: float = _DEFAULTS.sender_seconds
+    #: seconds that staged messages are kept; at least 14 days, because a queue keeps their
+    #: trigger that long
     stage_seconds: float = _DEFAULTS.stage_seconds
+    #: seconds that an answered message is remembered, so that a duplicate is recognised
     remember_seconds: float = _DEFAULTS.remember_seconds
+    #: seconds after its due time at which a trigger counts as lost; also how often `chat work`
+    #: sweeps
     grace_seconds: float = _DEFAULTS.grace_seconds
+    #: seconds after which a message that could not be answered is parked
     park_after_seconds: float = _DEFAULTS.park_after_seconds
+    #: maximum messages in one batch; further messages are answered in the next turns
     most_fragments: int = _DEFAULTS.most_fragments
 
     @property
@@ -179,15 +214,6 @@ class ChatSettings(Settings):
                     f"{self.to_variable('inbound_queue')} is the same queue as {other}; "
                     "use a separate queue"
                 )
-
-
-def read_chat_settings(env: Mapping[str, str]) -> ChatSettings:
-    """Return the settings of conversations from the environment.
-
-    Raises ConfigError with every problem, each with its variable. Values are not repeated,
-    because they may hold addresses and secrets.
-    """
-    return read_settings(ChatSettings, env)
 
 
 def read_trigger_settings(settings: ChatSettings, env: Mapping[str, str]) -> list[SqsSettings]:

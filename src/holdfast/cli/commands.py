@@ -30,7 +30,7 @@ _COMMANDS = {
     "explain": ("holdfast.cli.inspect:explain", "Inspect"),
     "cancel": ("holdfast.cli.maintenance:cancel", "Maintain"),
     "purge": ("holdfast.cli.maintenance:purge", "Maintain"),
-    "doctor": ("holdfast.cli.maintenance:doctor", "Maintain"),
+    "doctor": ("holdfast.cli.doctor:doctor", "Maintain"),
     "demo": ("holdfast.demo.command:demo", "Try"),
 }
 _DEAD = {
@@ -53,7 +53,7 @@ _HELP = {
     "explain": "Show a message's holder, lease, past attempts and last error.",
     "cancel": "Make waiting or running messages dead letters, and tell their handlers.",
     "purge": "Remove completed messages, and files that killed processes left behind.",
-    "doctor": "Check a queue or a worker for problems.",
+    "doctor": "Check queues, stores, products or a worker for problems.",
     "demo": "Kill workers, let a handler hang, and show that the totals still match.",
 }
 

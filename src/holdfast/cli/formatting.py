@@ -4,7 +4,7 @@ import re
 
 import typer
 
-from holdfast import durations
+from holdfast import text as texts
 from holdfast.text import format_age as format_age
 from holdfast.text import format_bytes as format_bytes
 from holdfast.text import format_duration as format_duration
@@ -14,7 +14,7 @@ from holdfast.text import format_time as format_time
 def parse_duration(text: str | float) -> float:
     """Return the seconds in a duration. Raises typer.BadParameter with the valid forms."""
     try:
-        return durations.parse_duration(text)
+        return texts.parse_duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 

@@ -1,8 +1,8 @@
-"""The maintenance commands `cancel`, `purge`, `doctor`, `dead redrive` and `dead drop`."""
+"""The maintenance commands `cancel`, `purge`, `dead redrive` and `dead drop`."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,26 +13,16 @@ from holdfast.cli.arguments import (
     Yes,
     make_duration_option,
     open_manager,
-    resolve_queue,
     split_queue_and_rest,
 )
 from holdfast.cli.console import (
     confirm,
-    info,
     print_either,
-    print_json,
-    print_result,
     strip_control_characters,
 )
-from holdfast.cli.errors import ExitCode, NotFound, UsageError
+from holdfast.cli.errors import NotFound, UsageError
 from holdfast.cli.ids import complete_message_ids
 from holdfast.text import format_count
-from holdfast.urls import find_store_file
-
-if TYPE_CHECKING:
-    from holdfast.doctor.checks import CheckResult
-
-CreateTables = Annotated[bool, typer.Option("--create", help="Create the missing tables.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +36,6 @@ class _IdKind:
 
 _DEAD_LETTER = _IdKind("dead letter", "holdfast dead list", ("failed",))
 _LIVE_MESSAGE = _IdKind("waiting or leased message", "holdfast list", ("pending", "leased"))
-_SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red")}
 
 
 def cancel(words: QueueAndId = None, as_json: AsJson = False) -> None:
@@ -151,68 +140,3 @@ def _apply_to_each(
 
 def _print_count(verb: str, count: int, missing: list[str], as_json: bool) -> None:
     print_either(as_json, {verb: count, "missing": missing}, f"{verb} {count:,}")
-
-
-# -- checks
-
-
-def doctor(
-    queue: Queue = None,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=65535,
-            help="Check only that the worker on this machine with this --metrics-port answers.",
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check a queue or a worker for problems."""
-    if queue is not None and metrics_port is not None:
-        raise UsageError(f"give QUEUE or --metrics-port; got {queue!r} and {metrics_port}")
-    if metrics_port is not None:
-        from holdfast.doctor.health import examine_worker
-
-        print_check_results(examine_worker(metrics_port), as_json)
-    else:
-        from holdfast.doctor.queues import examine_queue
-
-        print_check_results(examine_queue(resolve_queue(queue)), as_json)
-
-
-def check_tables(
-    store: str,
-    setting: str,
-    create: "Callable[[str], Iterable[str]] | None",
-    check: "Callable[[str], Iterable[CheckResult]]",
-    as_json: bool,
-) -> None:
-    """Check the DynamoDB tables of a store, after creating the missing ones with `create`."""
-    if find_store_file(store) is not None:
-        raise UsageError(
-            f"{setting} must be dynamodb:PREFIX; got {store!r}, and a file needs no tables"
-        )
-    for name in create(store) if create else ():
-        info(f"created {name}")
-    print_check_results(check(store), as_json)
-
-
-def print_check_results(results: "Iterable[CheckResult]", as_json: bool) -> None:
-    """Print check results as lines or as JSON. Exits with 1 if one is a failure."""
-    printed = list(results) if as_json else list(_print_each(results))
-    if as_json:
-        print_json(printed)
-    if any(result.level.value == "fail" for result in printed):
-        raise typer.Exit(ExitCode.FAILED)
-
-
-def _print_each(results: "Iterable[CheckResult]") -> "Iterable[CheckResult]":
-    """Print and yield each result as soon as it is known, because some checks are slow."""
-    for result in results:
-        sign, colour = _SIGNS[result.level.value]
-        typer.secho(f"{sign} {result.level.value:<5}", fg=colour, nl=False)
-        print_result(f"{result.check:<14} {result.found}")
-        if result.remedy:
-            print_result(f"{'':<22} → {result.remedy}")
-        yield result

@@ -1,7 +1,17 @@
-"""The results of `holdfast doctor`: what was checked, what was found, and the remedy."""
+"""The results of `holdfast doctor`, and the runner of its tables of checks.
 
-from dataclasses import dataclass
+A check is a small function from a subject to results: what was found, and the remedy. A table
+gives the checks of a subject their names and their order.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeVar
+
+from holdfast.errors import ConfigError
+
+S = TypeVar("S")
 
 
 class CheckLevel(Enum):
@@ -25,6 +35,10 @@ class CheckResult:
     remedy: str = ""
 
 
+# A check: its name, and the function that examines the subject.
+Check = tuple[str, Callable[[S], Iterable[CheckResult]]]
+
+
 def ok(found: str, *, check: str = "") -> CheckResult:
     """Make a result for a check that passed."""
     return CheckResult(check, CheckLevel.OK, found)
@@ -40,8 +54,46 @@ def fail(found: str, remedy: str) -> CheckResult:
     return CheckResult("", CheckLevel.FAIL, found, remedy)
 
 
-def grade(found: str, remedy: str, *, fails: bool, warns: bool) -> CheckResult:
+def grade(
+    found: str, remedy: str, *, fails: bool = False, warns: bool = False, check: str = ""
+) -> CheckResult:
     """Make a failure or a warning if that applies, or else a passed result."""
-    if fails:
-        return fail(found, remedy)
-    return warn(found, remedy) if warns else ok(found)
+    if not (fails or warns):
+        return ok(found, check=check)
+    return replace((fail if fails else warn)(found, remedy), check=check)
+
+
+class CheckFailed(Exception):
+    """A check cannot be made, or its subject is missing. It ends with this one failure."""
+
+    def __init__(self, found: str, remedy: str) -> None:
+        super().__init__(found)
+        self.result = fail(found, remedy)
+
+
+def run_checks(subject: S, *checks: Check[S]) -> Iterator[CheckResult]:
+    """Run the checks in order, and yield each result as soon as it is known.
+
+    A check that raises CheckFailed, ConfigError (a wrong setting, a missing package or region)
+    or OSError becomes a failed result, and the other checks still run. A check may run another
+    table, whose results keep the names that they have there.
+    """
+    for name, examine in checks:
+        for result in _examine(examine, subject):
+            yield result if result.check else replace(result, check=name)
+
+
+def _examine(
+    examine: Callable[[S], Iterable[CheckResult]], subject: S
+) -> Iterator[CheckResult]:
+    try:
+        yield from examine(subject)
+    except CheckFailed as error:
+        yield error.result
+    except ConfigError as error:
+        yield fail(str(error), "correct this; whatever needs it cannot start")
+    except OSError as error:
+        yield fail(
+            f"cannot be checked: {error.strerror or error}",
+            "give this user the right to write there, or use another folder",
+        )

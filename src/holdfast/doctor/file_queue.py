@@ -16,10 +16,14 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from holdfast.doctor.checks import CheckResult, fail, ok, warn
-from holdfast.doctor.filesystem import FILESYSTEM, PROBES, FileQueue
-from holdfast.doctor.runner import run_checks
-from holdfast.doctor.workers import judge_workers
+from holdfast.doctor.checks import CheckFailed, CheckResult, fail, ok, run_checks, warn
+from holdfast.doctor.filesystem import (
+    FILESYSTEM,
+    PROBES,
+    PUSH_FIRST,
+    FileQueue,
+    judge_workers,
+)
 from holdfast.lease.clock import Clock
 from holdfast.queues.files import names
 from holdfast.queues.files.checkpoints import Checkpoints
@@ -53,10 +57,7 @@ def examine_file_queue(queue: FileQueue) -> Iterator[CheckResult]:
 
 def _check_existence(queue: FileQueue) -> Iterator[CheckResult]:
     if not queue.exists:
-        yield fail(
-            f"there is no queue at {str(queue.folder)!r}",
-            "check the name, or make it by pushing: `holdfast push QUEUE '{}'`",
-        )
+        yield fail(f"there is no queue at {str(queue.folder)!r}", PUSH_FIRST)
 
 
 def _probe(queue: FileQueue) -> Iterator[CheckResult]:
@@ -121,39 +122,28 @@ def _get_group_name(gid: int) -> str:
         return str(gid)
 
 
-def check_missing(folder: Path) -> Iterator[CheckResult]:
-    """Check for folders that do not exist."""
-    if missing := [name for name in FOLDERS if not (folder / name).is_dir()]:
-        yield warn(f"missing: {', '.join(missing)}", "the next push or worker makes them")
-
-
 def check_access(folder: Path) -> Iterator[CheckResult]:
-    """Check that this user can use every folder."""
+    """Check that this user can use every folder, and what other users made in them."""
     present = [folder, *_list_folders(folder)]
+    share = format_share_command(folder)
     if closed := [path.name for path in present if not os.access(path, _USE)]:
-        yield fail(
+        raise CheckFailed(
             f"this user cannot read, write and enter {', '.join(closed)}",
-            f"give the queue to the group of its workers: {format_share_command(folder)}",
+            f"give the queue to the group of its workers: {share}",
         )
-        return
     yield ok("this user can read and write every folder")
     if any(path.stat().st_mode & stat.S_ISVTX for path in present):
         yield warn(
             "the folders are sticky: a worker cannot take over files of another user",
             "chmod -t the folders, or run all workers as one user",
         )
-    yield from _check_unreadable(folder)
-
-
-def _check_unreadable(folder: Path) -> Iterator[CheckResult]:
-    """Check for files and folders that another user closed, because workers skip them."""
     inner = ("leased", "workers", "pending", "completed")
-    if closed := [path for name in inner for path in _list_closed(folder / name)]:
+    if inside := [path for name in inner for path in _list_closed(folder / name)]:
         yield fail(
             "this user cannot use "
-            f"{format_count(len(closed), 'file or folder', 'files or folders')} of other "
-            f"users, for example {closed[0]!r}; workers skip them",
-            f"run all workers as one user, or share the queue: {format_share_command(folder)}",
+            f"{format_count(len(inside), 'file or folder', 'files or folders')} of other "
+            f"users, for example {inside[0]!r}; workers skip them",
+            f"run all workers as one user, or share the queue: {share}",
         )
 
 
@@ -170,14 +160,10 @@ def _list_closed(folder: Path) -> list[str]:
 def check_device(folder: Path) -> Iterator[CheckResult]:
     """Check that all folders are on one filesystem, because a rename cannot leave it."""
     device = folder.stat().st_dev
-    elsewhere = [
-        path.name
-        for path in _list_folders(folder)
-        if path.stat().st_dev != device or path.is_mount()
-    ]
-    if elsewhere:
+    folders = _list_folders(folder)
+    if other := [p.name for p in folders if p.stat().st_dev != device or p.is_mount()]:
         yield fail(
-            f"on another filesystem than the queue: {', '.join(elsewhere)}",
+            f"on another filesystem than the queue: {', '.join(other)}",
             "put the whole queue on one filesystem; remove links and mounts below it",
         )
     else:
@@ -206,6 +192,11 @@ class QueueContents:
             Checkpoints(self.directory),
         )
 
+    def read_times(self, folder: str, suffix: str = "") -> list[float]:
+        """Return when the files in a folder were written."""
+        names = [f"{folder}/{n}" for n in self.directory.list(folder) if n.endswith(suffix)]
+        return [status.st_mtime for name in names if (status := self.directory.stat(name))]
+
     def close(self) -> None:
         """Close the queue's folder."""
         self.directory.close()
@@ -229,9 +220,7 @@ def check_foreign_files(contents: QueueContents) -> Iterator[CheckResult]:
 def check_leftovers(contents: QueueContents) -> Iterator[CheckResult]:
     """Check tmp/ for old files. Newer files belong to processes that are writing."""
     before = contents.server_clock.read_wall_ms() / 1000 - SWEEP_SECONDS
-    directory = contents.directory
-    statuses = [directory.stat(f"tmp/{name}") for name in directory.list("tmp")]
-    if old := sum(1 for status in statuses if status and status.st_mtime < before):
+    if old := sum(time < before for time in contents.read_times("tmp")):
         yield warn(
             f"{format_count(old, 'file')} in tmp/ of killed pushes, which were not reported as "
             "pushed",
@@ -241,18 +230,9 @@ def check_leftovers(contents: QueueContents) -> Iterator[CheckResult]:
 
 def check_workers(contents: QueueContents) -> Iterator[CheckResult]:
     """Check that a worker polls if there is work."""
-    stats = contents.inspector.count_stats()
-    seen = _read_last_seen(contents.directory)
-    yield from judge_workers(stats, seen, contents.server_clock.read_wall_ms() / 1000)
-
-
-def _read_last_seen(directory: QueueDirectory) -> float | None:
-    times = [
-        status.st_mtime
-        for name in directory.list("workers")
-        if name.endswith(".json") and (status := directory.stat(f"workers/{name}"))
-    ]
-    return max(times, default=None)
+    seen = max(contents.read_times("workers", ".json"), default=None)
+    now = contents.server_clock.read_wall_ms() / 1000
+    yield judge_workers(contents.inspector.count_stats(), seen, now)
 
 
 def check_far_deadlines(contents: QueueContents) -> Iterator[CheckResult]:
@@ -272,7 +252,6 @@ def check_far_deadlines(contents: QueueContents) -> Iterator[CheckResult]:
 FOLDER_CHECKS = (
     ("folders", check_links),
     ("access", check_mode),
-    ("folders", check_missing),
     ("permissions", check_access),
     ("one device", check_device),
 )

@@ -1,4 +1,4 @@
-"""Checks of the place of a file queue: the filesystem, and probes in a folder of its own.
+"""Checks that local queues share: the place, probes in a folder of doctor's own, workers.
 
 A queue relies on one thing only: that a rename and a link have one winner. In folders that
 are synced by copying (sync programs, some network drives) two processes can win, and no
@@ -11,26 +11,27 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from holdfast.doctor import racer
-from holdfast.doctor.checks import CheckResult, fail, grade, ok, warn
+from holdfast.doctor.checks import CheckFailed, CheckResult, fail, grade, ok, warn
 from holdfast.doctor.racer import PAYLOAD
-from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock, to_utc
+from holdfast.queue.manager import QueueStats
 from holdfast.queues.files.directory import QueueDirectory
 from holdfast.queues.files.fsops import FsOps
 from holdfast.queues.files.server_clock import SAME_CLOCK_SECONDS, read_server_time
-from holdfast.store.mounts import MOUNTS, Mount, find_mount
+from holdfast.store.mounts import MOUNTS, find_mount
+from holdfast.text import format_count
 
 _NFS = {"nfs", "nfs4"}
 # On these, a rename is one step on the server, for all machines.
 _SHARED = {"ceph", "lustre", "gpfs", "beegfs", "ocfs2", "gfs2", "fuse.glusterfs", "glusterfs"}
 _DOUBTFUL = {"cifs", "smb3", "smbfs", "9p", "virtiofs", "vboxsf", "vmhgfs", "afs", "davfs"}
-MEMORY_KINDS = {"tmpfs", "ramfs"}
 # Files and folders that sync programs make at the top of the folders they sync.
 _SYNC_MARKS = {
     ".dropbox": "Dropbox",
@@ -41,18 +42,17 @@ _SYNC_MARKS = {
     ".SeafileData": "Seafile",
     ".csync_journal.db": "ownCloud",
 }
-_RACER = Path(racer.__file__)
-_MIB = 1 << 20
-_WARN_BYTES, _WARN_FILES = 1024 * _MIB, 100_000
-_FAIL_BYTES, _FAIL_FILES = 64 * _MIB, 1_000
+_MIB, _GIB = 1 << 20, 1 << 30
 _FREE_SPACE = "free some: `holdfast purge --older-than 7d` removes completed messages"
 
 RACERS = 4
 HEATS = 250
 _WAIT_TIMEOUT_SECONDS = 60.0
 _MAX_OFFSET_SECONDS = 5.0
-_OTHER_FOLDER_REMEDY = (
-    "do not use this folder with more than one process: choose one on a local disk or NFS"
+_QUIET_SECONDS = 60.0  # workers mark themselves as seen every ten seconds
+PUSH_FIRST = (
+    "check the name (`holdfast doctor --help` lists what else can be checked), or make it by "
+    "pushing: `holdfast push QUEUE '{}'`"
 )
 
 
@@ -64,7 +64,7 @@ class FileQueue:
     clock: Clock = SYSTEM_CLOCK
     fs: FsOps = field(default_factory=FsOps)
     mounts: Path = MOUNTS
-    racer: Path = _RACER
+    racer: Path = Path(racer.__file__)
 
     @property
     def exists(self) -> bool:
@@ -77,6 +77,11 @@ class FileQueue:
         above = (self.folder, *self.folder.resolve().parents)
         return next((folder for folder in above if folder.is_dir()), Path("/"))
 
+    @property
+    def free_bytes(self) -> int:
+        """The bytes that are free there."""
+        return shutil.disk_usage(self.place).free
+
 
 def check_mount(queue: FileQueue) -> Iterator[CheckResult]:
     """Check the kind of the filesystem, and the options that it is mounted with."""
@@ -85,7 +90,7 @@ def check_mount(queue: FileQueue) -> Iterator[CheckResult]:
         yield ok("its kind is unknown on this system")
         return
     on = f"{mount.kind}, mounted at {mount.point}"
-    if mount.kind in MEMORY_KINDS:
+    if mount.kind in {"tmpfs", "ramfs"}:
         yield warn(f"{on}: in memory", "a reboot empties it; use a disk")
     elif mount.kind in _NFS or mount.kind in _SHARED:
         yield ok(f"{on}: a network filesystem whose renames have one winner")
@@ -96,69 +101,63 @@ def check_mount(queue: FileQueue) -> Iterator[CheckResult]:
         )
     else:
         yield ok(on)
-    for result in _check_options(mount):
-        yield replace(result, check="mount")
-
-
-def _check_options(mount: Mount) -> Iterator[CheckResult]:
     if "ro" in mount.options:
-        yield fail("mounted read-only", "mount it read-write: mount -o remount,rw")
-    if mount.kind not in _NFS:
-        return
-    if "soft" in mount.options:
+        raise CheckFailed("mounted read-only", "mount it read-write: mount -o remount,rw")
+    if mount.kind in _NFS:
+        yield from _check_nfs_options(mount.options)
+
+
+def _check_nfs_options(options: Set[str]) -> Iterator[CheckResult]:
+    if "soft" in options:
         yield warn(
             "mounted soft: a call that timed out may still have happened",
             "mount it with the option hard",
+            check="mount",
         )
-    if mount.options & {"nolock", "local_lock=all", "local_lock=flock"}:
+    if options & {"nolock", "local_lock=all", "local_lock=flock"}:
         yield warn(
             "locks are local: other machines do not see them",
             "do not use dedupe=True here, or mount it without nolock and local_lock",
+            check="mount",
         )
-    if "lookupcache=none" not in mount.options and "noac" not in mount.options:
-        yield ok("names are cached: a push of another machine may appear seconds late")
+    if not options & {"lookupcache=none", "noac"}:
+        late = "names are cached: a push of another machine may appear seconds late"
+        yield ok(late, check="mount")
 
 
 def check_sync_programs(queue: FileQueue) -> Iterator[CheckResult]:
     """Check for folders that a program copies between machines.
 
-    There, two machines can both win a rename.
+    There, two machines can both win a rename, and a copy of a database lacks its log.
     """
     for above in (queue.place, *queue.place.resolve().parents):
         for mark, program in _SYNC_MARKS.items():
             if (above / mark).exists():
-                yield fail(
+                raise CheckFailed(
                     f"{program} syncs {str(above)!r} by copying, so two machines can claim "
                     "the same message",
                     "move the queue out of it",
                 )
-                return
+    yield from ()
 
 
 def check_space(queue: FileQueue) -> Iterator[CheckResult]:
-    """Check the free bytes."""
-    yield grade_space(shutil.disk_usage(queue.place).free)
-
-
-def check_inodes(queue: FileQueue) -> Iterator[CheckResult]:
-    """Check the free inodes. Filesystems that make inodes on demand report 0 in all."""
-    disk = os.statvfs(queue.place)
-    if disk.f_files:
+    """Check the free bytes and inodes. Some filesystems make inodes on demand and report 0."""
+    yield grade_space(queue.free_bytes)
+    if (disk := os.statvfs(queue.place)).f_files:
         yield grade_inodes(disk.f_favail)
 
 
 def grade_space(free: int, remedy: str = _FREE_SPACE) -> CheckResult:
     """Return the result for this many free bytes."""
-    text = (
-        f"{free / (1 << 30):,.1f} GiB free" if free >= 1 << 30 else f"{free // _MIB} MiB free"
-    )
-    return grade(text, remedy, fails=free < _FAIL_BYTES, warns=free < _WARN_BYTES)
+    text = f"{free / _GIB:,.1f} GiB free" if free >= _GIB else f"{free // _MIB} MiB free"
+    return grade(text, remedy, fails=free < 64 * _MIB, warns=free < _GIB)
 
 
 def grade_inodes(free: int) -> CheckResult:
     """Return the result for this many free inodes."""
     text = f"space for {free:,} more files; each message is one file"
-    return grade(text, _FREE_SPACE, fails=free < _FAIL_FILES, warns=free < _WARN_FILES)
+    return grade(text, _FREE_SPACE, fails=free < 1_000, warns=free < 100_000, check="inodes")
 
 
 # -- races
@@ -181,25 +180,13 @@ def race_links(probe: FileQueue) -> Iterator[CheckResult]:
     try:
         os.link(probe.folder / "lane-0", probe.folder / "lane-probe")
     except OSError as error:
-        yield fail(f"hard links do not work: {error.strerror}", "use another folder")
-        return
+        text = f"hard links do not work: {error.strerror}"
+        raise CheckFailed(text, "use another folder") from error
     yield _race("link", probe)
 
 
 def _race(operation: str, probe: FileQueue) -> CheckResult:
-    winners = _count_winners(operation, probe)
-    if twice := sum(1 for count in winners.values() if count > 1):
-        return fail(f"{twice} of {HEATS} files were won by two processes", _OTHER_FOLDER_REMEDY)
-    if without_winner := HEATS - len(winners):
-        return fail(
-            f"{without_winner} of {HEATS} files had no winner or were incomplete",
-            _OTHER_FOLDER_REMEDY,
-        )
-    return ok(f"{RACERS} processes raced for {HEATS} files: each had one winner")
-
-
-def _count_winners(operation: str, probe: FileQueue) -> Counter[int]:
-    """Run a race and return how many winners each heat had.
+    """Run a race, and check that each heat had one winner.
 
     All racers wait for the end of one pipe, so that closing it starts them at once.
     """
@@ -216,7 +203,15 @@ def _count_winners(operation: str, probe: FileQueue) -> Counter[int]:
             assert racer.stdout is not None
             racer.stdout.readline()  # it is ready
         start.close()
-        return Counter(heat for racer in racers for heat in _read_won(racer))
+        winners = Counter(heat for racer in racers for heat in _read_won(racer))
+    other_folder = (
+        "do not use this folder with more than one process: choose one on a local disk or NFS"
+    )
+    if twice := sum(1 for count in winners.values() if count > 1):
+        return fail(f"{twice} of {HEATS} files were won by two processes", other_folder)
+    if lost := HEATS - len(winners):
+        return fail(f"{lost} of {HEATS} files had no winner or were incomplete", other_folder)
+    return ok(f"{RACERS} processes raced for {HEATS} files: each had one winner")
 
 
 def _start_racer(
@@ -276,51 +271,49 @@ def check_clock(probe: FileQueue) -> Iterator[CheckResult]:
     finally:
         directory.close()
     ahead = server_now - local_now
-    direction = "ahead of" if ahead > 0 else "behind"
-    text = f"the file server's clock is {abs(ahead):,.1f} s {direction} this host's"
     if abs(ahead) < SAME_CLOCK_SECONDS:
         yield ok("the file server's clock is this host's clock")
-    elif abs(ahead) < _MAX_OFFSET_SECONDS:
-        yield ok(f"{text}; due times follow its clock, and leases need neither")
-    else:
-        yield warn(
-            f"{text}; due times follow its clock, and leases need neither, but displayed "
-            "times may be wrong",
-            "let NTP set both clocks",
-        )
+        return
+    is_far = abs(ahead) >= _MAX_OFFSET_SECONDS
+    direction = "ahead of" if ahead > 0 else "behind"
+    yield grade(
+        f"the file server's clock is {abs(ahead):,.1f} s {direction} this host's; due times "
+        "follow its clock, and leases need neither"
+        f"{', but displayed times may be wrong' if is_far else ''}",
+        "let NTP set both clocks",
+        warns=is_far,
+    )
 
 
-def check_time_grain(probe: FileQueue) -> Iterator[CheckResult]:
-    """Stamp several files; whole seconds each time mean FAT, ext3 or some network shares."""
-    stamps = []
-    for number in range(3):
-        path = probe.folder / f"stamp-{number}"
-        path.write_bytes(b"")
-        stamps.append(os.stat(path).st_mtime_ns)
-    yield from judge_time_grain(stamps)
+# -- workers
 
 
-def judge_time_grain(stamps: Sequence[int]) -> Iterator[CheckResult]:
-    """Yield a warning if all of these file times, in nanoseconds, are whole seconds."""
-    if all(stamp % 1_000_000_000 == 0 for stamp in stamps):
-        yield warn(
-            "files are stamped in whole seconds here, so due times are off by up to a second, "
-            "and processes may not see that they share a clock",
-            "expect work of a killed process to come back up to one lease later, or move the "
-            "queue to another filesystem",
-        )
+def judge_workers(stats: QueueStats, seen: float | None, now: float) -> CheckResult:
+    """Return a warning if there is work, but no worker was seen for a while.
+
+    `seen` is the time when a worker was last seen, on the same clock as `now`.
+    """
+    is_quiet = seen is None or now - seen > _QUIET_SECONDS
+    if not ((stats.expired or stats.ready) and is_quiet):
+        text = f"{format_count(stats.leased, 'message')} held, {stats.ready:,} waiting"
+        return ok(text, check="workers")
+    since = f"last seen {to_utc(seen):%Y-%m-%d %H:%M:%S} UTC" if seen else "none seen yet"
+    return warn(
+        f"{format_count(stats.ready, 'message')} waiting and "
+        f"{format_count(stats.expired, 'expired lease')}, but no worker polls ({since})",
+        "start one: `holdfast work QUEUE MODULE:HANDLER`",
+        check="workers",
+    )
 
 
 FILESYSTEM = (
     ("filesystem", check_mount),
     ("synced folder", check_sync_programs),
     ("space", check_space),
-    ("inodes", check_inodes),
 )
 PROBES = (
     ("rename", race_renames),
     ("link", race_links),
     ("lock", probe_lock),
     ("clock", check_clock),
-    ("clock", check_time_grain),
 )

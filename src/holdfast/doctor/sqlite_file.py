@@ -1,34 +1,37 @@
-"""Checks of a SQLite file: its filesystem, permissions, schema, log and contents.
+"""Checks of a SQLite file, and of a queue in it: filesystem, permissions, schema, contents.
 
 The file is only read. Nothing is created or changed.
 """
 
 import os
 import shlex
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.doctor.checks import CheckResult, fail, grade, ok, warn
-from holdfast.doctor.filesystem import (
-    MEMORY_KINDS,
-    FileQueue,
-    check_sync_programs,
-    grade_space,
+from holdfast.doctor import filesystem
+from holdfast.doctor.checks import (
+    CheckFailed,
+    CheckLevel,
+    CheckResult,
+    fail,
+    grade,
+    ok,
+    run_checks,
+    warn,
 )
-from holdfast.doctor.runner import CheckFailed
-from holdfast.errors import ConfigError, StoreUnavailable
-from holdfast.store.mounts import MOUNTS, find_mount
+from holdfast.doctor.filesystem import PUSH_FIRST, FileQueue, grade_space, judge_workers
+from holdfast.errors import StoreUnavailable
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.queues.sqlite.inspection import count_stats, list_queues
+from holdfast.queues.sqlite.schema import QUEUES
+from holdfast.queues.sqlite.timeline import read_timeline_ms
+from holdfast.store.mounts import MOUNTS
 from holdfast.store.sqlite.connection import Schema
 from holdfast.store.sqlite.path_check import format_share_command, require_local
-from holdfast.store.sqlite.read_only import (
-    ReadOnlyDatabase,
-    get_log_path,
-    open_read_only,
-)
+from holdfast.store.sqlite.read_only import ReadOnlyDatabase, get_log_path, open_read_only
 
 _MIB = 1 << 20
 _MAX_CHECKED_BYTES = 1024 * _MIB  # a check reads the whole file
@@ -37,6 +40,8 @@ _FREE_SPACE = (
     "can be written, and deleting rows does not make the file smaller"
 )
 _WARN_LOG_BYTES = 64 * _MIB  # several times what workers let it grow to
+_MAX_OFFSET_MS = 5_000
+_MAX_NAMED = 5  # queues that are named one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,33 +87,19 @@ class SqliteFile:
 
 
 def check_mount(file: SqliteFile) -> Iterator[CheckResult]:
-    """Check the kind of the filesystem, and whether it can be written."""
-    place = file.place.place
-    try:
-        require_local(place, file.mounts, file.schema.alternative)
-    except ConfigError as error:
-        yield fail(str(error), "move the file to a local disk")
-        return
-    if (mount := find_mount(place, file.mounts)) is None:
-        yield ok("its kind is unknown on this system")
-        return
-    on = f"{mount.kind}, mounted at {mount.point}"
-    if "ro" in mount.options:
-        yield fail(f"{on}: read-only", "mount it read-write: mount -o remount,rw")
-    elif mount.kind in MEMORY_KINDS:
-        yield warn(f"{on}: in memory", "a reboot empties it; use a disk")
-    else:
-        yield ok(on)
+    """Check that the filesystem is local and can be written. Raises ConfigError."""
+    require_local(file.place.place, file.mounts, file.schema.alternative)
+    yield from filesystem.check_mount(file.place)
 
 
 def check_folder(file: SqliteFile) -> Iterator[CheckResult]:
     """Check for programs that copy the folder, because a copy lacks what is in the log."""
-    yield from check_sync_programs(file.place)
+    yield from filesystem.check_sync_programs(file.place)
 
 
 def check_free_space(file: SqliteFile) -> Iterator[CheckResult]:
     """Check the free bytes."""
-    yield grade_space(shutil.disk_usage(file.place.place).free, _FREE_SPACE)
+    yield grade_space(file.place.free_bytes, _FREE_SPACE)
 
 
 # -- the file
@@ -169,7 +160,6 @@ def check_log(file: SqliteFile) -> Iterator[CheckResult]:
         f"{log.name} has {size / _MIB:,.1f} MiB",
         "if it stays so large, a program that reads keeps it from being emptied: end it, for "
         f"example a viewer; this names it: fuser -v {shlex.quote(str(file.path))}",
-        fails=False,
         warns=size > _WARN_LOG_BYTES,
     )
 
@@ -203,3 +193,62 @@ SQLITE_FILE = (
     ("log", check_log),
     ("integrity", check_integrity),
 )
+
+
+# -- a queue in it
+
+
+def examine_sqlite_queue(
+    path: Path, name: str, *, clock: Clock = SYSTEM_CLOCK, mounts: Path = MOUNTS
+) -> Iterator[CheckResult]:
+    """Check the queue of that name in the file, and return the results one by one."""
+
+    def examine(file: SqliteFile) -> Iterator[CheckResult]:
+        if not file.exists:
+            yield fail(f"there is no queue at {str(path)!r}", PUSH_FIRST)
+            yield from run_checks(file, *PLACE)
+            return
+        failed = set()
+        for result in run_checks(file, *PLACE, *SQLITE_FILE):
+            failed |= {result.check} if result.level is CheckLevel.FAIL else set()
+            yield result
+        if not failed & {"schema", "integrity"}:  # otherwise it would only fail again
+            yield from _check_contents(file, name, clock)
+
+    return run_checks(SqliteFile(path, QUEUES, mounts), ("queue", examine))
+
+
+def _check_contents(file: SqliteFile, name: str, clock: Clock) -> Iterator[CheckResult]:
+    with file.read() as database:
+        queue_numbers = list_queues(database)
+        if name not in queue_numbers:
+            others = ", ".join(list(queue_numbers)[:_MAX_NAMED]) or "none"
+            raise CheckFailed(
+                f"there is no queue {name!r} in {str(file.path)!r}; it has {others}", PUSH_FIRST
+            )
+        now_ms = read_timeline_ms(database.connection, clock)
+        stats = count_stats(database, queue_numbers[name], now_ms)
+        [row] = database.query("SELECT max(CAST(seen_ms AS INTEGER)) AS seen_ms FROM workers")
+    seen_ms = row["seen_ms"]
+    yield judge_workers(stats, None if seen_ms is None else seen_ms / 1000, now_ms / 1000)
+    yield grade(
+        f"{stats.failed:,}" if stats.failed else "none",
+        "`holdfast dead list QUEUE` shows why",
+        warns=bool(stats.failed),
+        check="dead letters",
+    )
+    yield _compare_clocks(now_ms - int(clock.time() * 1000))
+
+
+def _compare_clocks(ahead_ms: int) -> CheckResult:
+    """Judge how far the timeline is ahead of a wall clock that may have been set since boot."""
+    if abs(ahead_ms) < _MAX_OFFSET_MS:
+        return ok("due times and leases are on the wall clock's time", check="clock")
+    direction = "ahead of" if ahead_ms > 0 else "behind"
+    return warn(
+        f"the timeline of due times and leases is {abs(ahead_ms) / 1000:,.0f} s {direction} "
+        "the wall clock, which was set since the machine started; leases are not affected, "
+        "but displayed times are",
+        "let NTP set the clock; the next start of the machine makes a new timeline",
+        check="clock",
+    )

@@ -10,10 +10,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.aws.errors import DENIED, NO_QUEUE, get_error_code, is_transient
-from holdfast.doctor.checks import CheckResult, fail, grade, ok, warn
-from holdfast.doctor.event_sources import check_event_sources
-from holdfast.doctor.runner import CheckFailed, run_checks
+from holdfast.aws.errors import DENIED, NO_QUEUE, get_cause_code, is_transient
+from holdfast.doctor.aws import check_event_sources
+from holdfast.doctor.checks import CheckFailed, CheckResult, fail, grade, ok, run_checks, warn
 from holdfast.errors import HoldfastError
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.queues.settings import SqsSettings
@@ -62,6 +61,11 @@ class QueueConfiguration:
     def retention_seconds(self) -> int:
         """How long SQS keeps a message."""
         return self.number("MessageRetentionPeriod", 4 * _DAY_SECONDS)
+
+    @property
+    def visibility_seconds(self) -> int:
+        """How long the queue hides a message that was received."""
+        return self.number("VisibilityTimeout", 30)
 
     @property
     def max_receives(self) -> int | None:
@@ -117,17 +121,13 @@ def _read_attributes(queue: QueueClient) -> QueueConfiguration:
     try:
         return QueueConfiguration(queue.address.name, queue.read_attributes("All"))
     except HoldfastError as error:
-        code = _get_code(error)
+        code = get_cause_code(error)
         remedy = "check that this machine reaches SQS with the intended region and credentials"
         if code in NO_QUEUE:
             remedy = "create it with your other infrastructure: Holdfast creates no SQS queues"
         elif code in DENIED:
             remedy = "allow it for this user or role, on the queue's ARN"
         raise CheckFailed(str(error), remedy) from error
-
-
-def _get_code(error: HoldfastError) -> str:
-    return get_error_code(error.__cause__ or error)
 
 
 def check_length(queue: SqsQueue) -> Iterator[CheckResult]:
@@ -178,7 +178,7 @@ def _is_denied(queue: QueueClient, operation: str, arguments: Mapping[str, Any])
     except HoldfastError as error:
         if is_transient(error.__cause__ or error):
             raise CheckFailed(f"cannot be checked: {error}", _TRY_AGAIN) from error
-        return _get_code(error) in DENIED
+        return get_cause_code(error) in DENIED
     return False
 
 
@@ -190,7 +190,7 @@ def check_visibility(queue: SqsQueue) -> Iterator[CheckResult]:
 
     Workers set the visibility when they receive; other receivers use the queue's timeout.
     """
-    seconds = queue.attributes.number("VisibilityTimeout", 30)
+    seconds = queue.attributes.visibility_seconds
     lease = queue.settings.lease_seconds
     if seconds < lease:
         yield warn(
@@ -248,28 +248,25 @@ def check_dead_letters(queue: SqsQueue) -> Iterator[CheckResult]:
         found = queue.dead_letters.find_queue()
         attributes = {} if found is None else found.read_attributes("All")
     except HoldfastError as error:
-        yield _explain_dead_letters_error(error)
+        code = get_cause_code(error)
+        if code in NO_QUEUE:
+            yield fail(
+                f"the queue for them does not exist ({error}): a message that fails "
+                "permanently stays and is delivered again and again",
+                "create it, or name another queue in the redrive policy",
+            )
+        elif code in DENIED:
+            yield warn(
+                f"this user may not inspect the queue for them ({code})",
+                "allow sqs:GetQueueUrl, GetQueueAttributes and SendMessage there, because "
+                "workers send dead letters with their reasons",
+            )
+        else:
+            yield fail(f"cannot be checked: {error}", _TRY_AGAIN)
         return
     if found is not None:
         dead = QueueConfiguration(found.address.name, attributes)
         yield from compare_dead_letters(dead, queue.attributes)
-
-
-def _explain_dead_letters_error(error: HoldfastError) -> CheckResult:
-    code = _get_code(error)
-    if code in NO_QUEUE:
-        return fail(
-            f"the queue for them does not exist ({error}): a message that fails permanently "
-            "stays and is delivered again and again",
-            "create it, or name another queue in the redrive policy",
-        )
-    if code in DENIED:
-        return warn(
-            f"this user may not inspect the queue for them ({code})",
-            "allow sqs:GetQueueUrl, GetQueueAttributes and SendMessage there, because workers "
-            "send dead letters with their reasons",
-        )
-    return fail(f"cannot be checked: {error}", _TRY_AGAIN)
 
 
 def compare_dead_letters(
@@ -354,20 +351,19 @@ def check_in_flight(queue: SqsQueue) -> Iterator[CheckResult]:
     )
 
 
-def check_functions(queue: SqsQueue) -> Iterator[CheckResult]:
-    """Check the Lambda functions that the queue feeds."""
-    return check_event_sources(
-        queue.client.address,
-        queue.attributes.values.get("QueueArn", ""),
-        queue.attributes.number("VisibilityTimeout", 30),
-        queue.lambda_client,
-    )
-
-
 def _format_duration(seconds: int) -> str:
     if seconds >= _DAY_SECONDS:
         return f"{seconds / _DAY_SECONDS:g} d"
     return f"{seconds:,} s" if seconds < 3600 else f"{seconds / 3600:.3g} h"
+
+
+def check_functions(queue: SqsQueue) -> Iterator[CheckResult]:
+    """Check the Lambda functions that the queue feeds."""
+    arn = queue.attributes.values.get("QueueArn", "")
+    visibility_seconds = queue.attributes.visibility_seconds
+    return check_event_sources(
+        queue.client.address, arn, visibility_seconds, queue.lambda_client
+    )
 
 
 SQS_QUEUE = (

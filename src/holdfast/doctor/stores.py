@@ -3,57 +3,81 @@
 Of a table, these compare keys, index and row expiry with its definition.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
-from holdfast.doctor.checks import CheckLevel, CheckResult, fail, ok, warn
-from holdfast.doctor.runner import Check, CheckFailed, run_checks
+from holdfast.doctor.checks import (
+    Check,
+    CheckFailed,
+    CheckLevel,
+    CheckResult,
+    fail,
+    ok,
+    run_checks,
+    warn,
+)
 from holdfast.doctor.sqlite_file import SQLITE_FILE, SqliteFile, check_mount
 from holdfast.errors import HoldfastError
 from holdfast.store.sqlite.connection import Schema
-from holdfast.urls import find_store_file
+from holdfast.urls import STORES, find_store_file, parse_url
 
 _RECREATE = "a key cannot be changed: use other names (dynamodb:PREFIX) or recreate the table"
 
-T = TypeVar("T")
 
+class StoreTables(NamedTuple):
+    """The tables of a store: the arguments of CreateTable for each of them.
 
-def check_store(
-    url: str,
-    open_store: Callable[[str], AbstractContextManager[T]],
-    check_tables: Callable[[str], Iterator[CheckResult]],
-    examine: Callable[[T], Iterator[CheckResult]],
-    *,
-    schema: Schema,
-    content: str,
-    setting: str,
-) -> Iterator[CheckResult]:
-    """Check the store with that URL. Nothing is created.
-
-    `check_tables` checks the tables of a dynamodb: URL. Of a file, which must have `schema`,
-    only problems are reported. `examine` writes to the opened store
-    without an effect, and checks its contents. For people, `content` is what creates the file
-    of a store, and `setting` is where the URL comes from.
+    `expiring` maps the tables whose rows expire to the attribute that holds the time, and
+    `command` is the one that shows the tables.
     """
+
+    definitions: list[dict[str, Any]]
+    expiring: Mapping[str, str]
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreKind:
+    """A product's kind of store.
+
+    A file must have `schema`; `define_tables` takes the prefix of tables. `examine` writes to
+    the opened store without an effect, and checks its contents. For people, `content` is what
+    creates the file of a store, and `setting` is where its URL comes from.
+    """
+
+    schema: Schema
+    define_tables: Callable[[str], StoreTables]
+    create_tables: Callable[[str], list[str]]
+    open: Callable[[str], AbstractContextManager[Any]]
+    examine: Callable[[Any, Mapping[str, str]], Iterable[CheckResult]]
+    content: str
+    setting: str
+
+
+def check_store(kind: StoreKind, url: str, env: Mapping[str, str]) -> Iterator[CheckResult]:
+    """Check the store with that URL. Nothing is created. Of a file, only problems are shown."""
     file = find_store_file(url)
     if file is not None and not file.exists():
-        yield ok(f"{file} does not exist yet; the first {content} creates it")
+        yield ok(f"{file} does not exist yet; the first {kind.content} creates it")
         return
     results = list(
-        run_checks(url, ("table", check_tables))
+        check_tables(kind, url)
         if file is None
-        else _find_problems(SqliteFile(file, schema))
+        else _find_problems(SqliteFile(file, kind.schema))
     )
     yield from results
     if any(result.level is CheckLevel.FAIL for result in results):
         return  # opening the store would only report the same problems
     try:
-        with open_store(url) as store:
-            yield from examine(store)
+        with kind.open(url) as store:
+            results = list(kind.examine(store, env))
     except HoldfastError as error:
-        raise CheckFailed(f"{url}: {error}", f"check {setting} and the permissions") from error
+        remedy = f"check {kind.setting} and the permissions"
+        raise CheckFailed(f"{url}: {error}", remedy) from error
+    yield ok(f"{url} can be read and written")
+    yield from results
 
 
 def _find_problems(file: SqliteFile) -> Iterator[CheckResult]:
@@ -82,43 +106,49 @@ class Table:
 
 
 def check_tables(
-    client: Any,
-    definitions: list[dict[str, Any]],
-    expiring: Mapping[str, str],
-    command: str,
-    more: tuple[Check[Table], ...] = (),
+    kind: StoreKind, url: str, client: Any = None, more: tuple[Check[Table], ...] = ()
 ) -> Iterator[CheckResult]:
-    """Compare each table with its definition, and run `more` checks of each table.
+    """Compare each table of a store with its definition, and run `more` checks of each.
 
-    `expiring` maps the tables whose rows expire to the attribute that holds the time, and
-    `command` is the one that shows the tables. Raises ConfigError if no client is given and
-    none can be made.
+    Raises ConfigError if no client is given and none can be made.
     """
     if client is None:
         from holdfast.aws.clients import make_retrying_client
 
         client = make_retrying_client("dynamodb")
+    tables = kind.define_tables(parse_url(url, STORES).path)
 
     def examine(definition: Mapping[str, Any]) -> Iterator[CheckResult]:
         name = definition["TableName"]
-        description, expiry = _describe(client, name, command)
-        table = Table(name, definition, description, expiry, expiring.get(name))
+        description, expiry = _describe(client, name, tables.command)
+        table = Table(name, definition, description, expiry, tables.expiring.get(name))
         return run_checks(table, *TABLE, *more)
 
-    for definition in definitions:
+    for definition in tables.definitions:
         yield from run_checks(definition, ("table", examine))
 
 
-def _describe(client: Any, name: str, command: str) -> tuple[Any, Any]:
-    from botocore.exceptions import BotoCoreError, ClientError
+def has_tables(kind: StoreKind, url: str, client: Any) -> bool:
+    """Return whether the first table of a store exists, or may exist."""
+    from holdfast.aws.errors import get_client_errors, get_error_code
+    from holdfast.store.dynamodb.errors import NO_TABLE
 
-    from holdfast.aws.errors import DENIED, get_error_code
+    first, *_ = kind.define_tables(parse_url(url, STORES).path).definitions
+    try:
+        client.describe_table(TableName=first["TableName"])
+    except get_client_errors() as error:
+        return get_error_code(error) not in NO_TABLE
+    return True
+
+
+def _describe(client: Any, name: str, command: str) -> tuple[Any, Any]:
+    from holdfast.aws.errors import DENIED, get_client_errors, get_error_code
     from holdfast.store.dynamodb import errors
 
     try:
         table = client.describe_table(TableName=name)["Table"]
         return table, client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]
-    except (BotoCoreError, ClientError) as error:
+    except get_client_errors() as error:
         code = get_error_code(error)
         if code in errors.NO_TABLE:
             text, remedy = f"{name} does not exist", f"create it with `{command} --create`"

@@ -11,11 +11,10 @@ from holdfast.errors import ConfigError
 from holdfast.events import Events
 from holdfast.exports.engine import EngineSettings, JobEngine
 from holdfast.exports.errors import InvalidJob
-from holdfast.exports.heartbeat_settings import HeartbeatSettings
 from holdfast.exports.model import ExportTask
 from holdfast.exports.ports import JobStateRepository, StepFunctions
 from holdfast.exports.request import JobRequest, TaskSpec, parse_manifest
-from holdfast.exports.settings import ExportSettings
+from holdfast.exports.settings import ExportSettings, HeartbeatSettings
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.urls import STORES, TARGETS, parse_url
 from holdfast.version import format_install_command

@@ -16,9 +16,15 @@ PRODUCT = Product(
     },
     settings=(
         "holdfast.exports.settings:ExportSettings",
-        "holdfast.exports.heartbeat_settings:HeartbeatSettings",
+        "holdfast.exports.settings:HeartbeatSettings",
     ),
     store="jobs",
+    store_kind="holdfast.exports.checks:JOB_STORE",
+    checks={
+        "exports?": "holdfast.exports.checks:examine_exports",
+        "s3://.*": "holdfast.exports.target_check:examine_target",
+        r"arn:.*:states:.*|.*\.json": "holdfast.exports.checks:examine_machine",
+    },
     pages="holdfast.exports.pages.jobs:JobPages",
     metrics="holdfast.exports.metrics:METRICS",
     spans="holdfast.exports.spans:JobSpans",

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from holdfast.durations import parse_duration
+from holdfast.text import parse_duration
 
 _TEXT = re.compile(
     r"(?P<first>[^,]+)(,\s*x\s*(?P<factor>[0-9]+(\.[0-9]+)?))?(,\s*max(?P<max>[^,]+))?"

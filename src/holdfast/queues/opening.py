@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 from holdfast.errors import ConfigError
 from holdfast.events import Events
@@ -80,57 +80,41 @@ def open_queue(
     for SQS `on_nack`, `group_by`, `dead_letters`) come from keywords, the URL's query
     (`enrich?lease_seconds=30`), or HOLDFAST_LEASE_SECONDS and so on.
     """
-    model = to_message_model(model)
     env = os.environ if env is None else env
     parsed = parse_url(resolve_queue_url(url, env), QUEUES)
-    connection = {"clock": clock, "events": events}
-    if parsed.scheme == "sqs":
-        sqs = read_settings(SqsSettings, env, parsed.options, given)
-        return trace_queue(_open_sqs_queue(parsed.path, model, sqs, **connection), env)
-    return trace_queue(_open_local_queue(parsed, model, env, given, create, connection), env)
+    kind = SqsSettings if parsed.scheme == "sqs" else QueueSettings
+    settings = read_settings(kind, env, parsed.options, given)
+    opened = _open(
+        parsed, to_message_model(model), settings, create, clock=clock, events=events
+    )
+    return trace_queue(opened, env)
 
 
-def _open_local_queue(
-    parsed: Url,
-    model: type[M],
-    env: Mapping[str, str],
-    given: Mapping[str, Any],
-    create: bool,
-    connection: Mapping[str, Any],
+def _open(
+    parsed: Url, model: type[M], settings: QueueSettings, create: bool, **connection: Any
 ) -> QueueManager[M]:
-    settings = read_settings(QueueSettings, env, parsed.options, given)
-    if parsed.scheme == "memory":
-        from holdfast.queues.sqlite.memory_queue import MemoryQueue
+    options = {name: value for name, value in settings if name != "data_dir"} | connection
+    if parsed.scheme in ("sqs", "memory"):  # they have one durability and one access
+        del options["durability"], options["access"]
+    match parsed.scheme:
+        case "sqs":
+            from holdfast.queues.sqs import SQSQueue
 
-        return MemoryQueue(
-            model,
-            name=parsed.path or "memory",
-            **connection,
-            **_without(settings, "durability", "access", "data_dir"),
-        )
-    if parsed.scheme == "sqlite":
-        from holdfast.queues.sqlite.queue import SQLiteQueue
+            return SQSQueue(parsed.path, model, **options)
+        case "memory":
+            from holdfast.queues.sqlite.memory_queue import MemoryQueue
 
-        file, name = split_database_path(parsed.path)
-        return SQLiteQueue(
-            file,
-            model,
-            queue=name,
-            create=create,
-            **connection,
-            **_without(settings, "data_dir"),
-        )
+            return MemoryQueue(model, name=parsed.path or "memory", **options)
+        case "sqlite":
+            from holdfast.queues.sqlite.queue import SQLiteQueue
+
+            file, name = split_database_path(parsed.path)
+            return SQLiteQueue(file, model, queue=name, create=create, **options)
     from holdfast.queues.files import FilesystemQueue
 
     root, campaign, queue = parse_queue_address(parsed.path, settings.data_dir)
     return FilesystemQueue(
-        root,
-        model,
-        campaign=campaign,
-        queue=queue,
-        create=create,
-        **connection,
-        **_without(settings, "data_dir"),
+        root, model, campaign=campaign, queue=queue, create=create, **options
     )
 
 
@@ -142,21 +126,6 @@ def resolve_queue_url(url: QueueUrl | None, env: Mapping[str, str]) -> str:
         return variable
     hint = f"pass its URL, such as 'sqlite:work.db', or set {QUEUE_VARIABLE}"
     raise ConfigError(f"no queue is given: {'; '.join([hint, *find_misspelt(env)])}")
-
-
-def _without(settings: QueueSettings, *names: str) -> dict[str, Any]:
-    """Return the settings as keywords, without those that a kind of queue does not take."""
-    return {name: value for name, value in settings if name not in names}
-
-
-def _open_sqs_queue(
-    address: str, model: type[M], settings: SqsSettings, **connection: Any
-) -> "SQSQueue[M]":
-    from holdfast.queues.sqs import SQSQueue
-
-    # A queue of SQS has the durability and the access that SQS gives it.
-    options = _without(settings, "data_dir", "durability", "access")
-    return SQSQueue(address, model, **options, **connection)
 
 
 def make_queue_opener(
@@ -185,10 +154,9 @@ def make_queue_opener(
 
         client, name = make_client_and_address(address.removeprefix("sqs:"), answer_seconds)
         observed = Events(make_application_log(), *telemetry) if events is None else events
-        queue = _open_sqs_queue(
-            name, model, settings, clock=clock, events=observed, client=client
-        )
-        return trace_queue(queue, env)
+        connection = {"clock": clock, "events": observed, "client": client}
+        queue = _open(Url("sqs", name), model, settings, create=False, **connection)
+        return cast("SQSQueue[M]", trace_queue(queue, env))
 
     return open_source
 

@@ -15,7 +15,10 @@ Q = TypeVar("Q", bound=QueueManager[Any])
 class TelemetrySettings(Settings):
     """What Lambda functions and the commands that work report, besides logs."""
 
+    #: write metrics to standard output for this namespace of CloudWatch
     emf_namespace: str | None = Field(default=None, min_length=1)
+    #: report metrics and traces to the OpenTelemetry providers of the process; an attempt has a
+    #: link to the span that created its message (`links`), or is a child of it (`parent`)
     otel: Literal["off", "links", "parent"] = "off"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.chat.building import check_chat
+from holdfast.chat.checks import examine_conversations
 from holdfast.chat.lambdas.setup import ChatRuntime
 from holdfast.chat.lambdas.staging import StagingFunction
 from holdfast.doctor.checks import CheckLevel, CheckResult
@@ -55,7 +55,9 @@ class Webhook:
     def examine(self, **changes: Any) -> CheckResult:
         """Return what doctor says about the webhook. Each change is of its own environment."""
         env = {k: v for k, v in (self.env | changes).items() if v is not None}
-        [result] = [each for each in check_chat(env) if each.check == "webhook"]
+        [result] = [
+            each for each in examine_conversations("chat", env) if each.check == "webhook"
+        ]
         assert "shop=1" not in result.found + result.remedy
         assert TOKEN not in result.found + result.remedy
         return result

@@ -48,16 +48,6 @@ def test_doctor_passes_a_healthy_queue(cli: Cli) -> None:
     assert "fail" not in {finding["level"] for finding in findings}
 
 
-def test_doctor_fails_without_a_queue_but_probes_the_folder(cli: Cli) -> None:
-    ran = cli("doctor", "enrich", "--json")
-    assert ran.code == 1
-    first, *others = ran.json
-    assert (first["check"], first["level"]) == ("queue", "fail")
-    assert "push" in first["remedy"]
-    assert "rename" in {finding["check"] for finding in others}
-    assert list(cli.folder.iterdir()) == []
-
-
 def test_doctor_shows_what_a_user_without_permissions_must_do(tmp_path: Path) -> None:
     with open_queue(tmp_path / "acme/enrich") as queue:
         queue.push(AnyMessage(id="a"))
@@ -80,7 +70,18 @@ def test_doctor_shows_what_a_user_without_permissions_must_do(tmp_path: Path) ->
     assert "chmod" in finished.stdout
 
 
-def test_doctor_cannot_check_a_memory_queue(cli: Cli) -> None:
-    ran = cli("doctor", "memory:x")
-    assert ran.code == 2
-    assert "folders" in require_one_line(ran)
+def test_doctor_checks_several_targets_and_all_that_is_configured(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("push", "enrich", "{}")
+    assert "export, chat), or set HOLDFAST_QUEUE" in require_one_line(cli("doctor"))
+    assert "doctor also checks stores" in require_one_line(cli("doctor", "enrich", "foo:bar"))
+    monkeypatch.setenv("HOLDFAST_QUEUE", "enrich")
+    monkeypatch.setenv("HOLDFAST_CHAT_WINDOW_SECONDS", "5")
+    monkeypatch.setenv("HOLDFAST_LEASE", "5")
+    ran = cli("doctor")
+    assert ran.code == 0
+    first, *lines = ran.out.splitlines()
+    assert (first, "chat" in lines) == ("enrich", True)
+    checks = {result["check"] for result in cli("doctor", "--json").json}
+    assert {"enrich: rename", "chat: leases"} <= checks

@@ -359,15 +359,6 @@ def test_doctor_fails_without_a_redrive_policy_and_says_what_to_set(cli: Cli, sq
     assert "maxReceiveCount of 8 or more" in ran.out
 
 
-def test_doctor_takes_nothing_out_of_the_queue(cli: Cli, sqs: Sqs, queue: str) -> None:
-    cli("push", f"sqs:{queue}", "{}")
-    assert cli("doctor", f"sqs:{queue}").code == 0
-    [raw] = sqs.client.receive_message(
-        QueueUrl=sqs.url(queue), AttributeNames=["ApproximateReceiveCount"]
-    )["Messages"]
-    assert raw["Attributes"]["ApproximateReceiveCount"] == "1"
-
-
 # -- missing or unreachable
 
 
@@ -386,14 +377,6 @@ def test_a_missing_queue_is_reported_at_once(cli: Cli, sqs: Sqs, words: list[str
     ran = real(cli.folder, *_name_queue(words, "sqs:missing-queue"), env=sqs.env)
     assert ran.code == 2
     assert "there is no such queue" in require_one_line(ran)
-
-
-def test_doctor_of_a_missing_queue_fails(cli: Cli) -> None:
-    ran = cli("doctor", "sqs:missing-queue", "--json")
-    assert ran.code == 1
-    [finding] = ran.json
-    assert (finding["check"], finding["level"]) == ("queue", "fail")
-    assert finding["remedy"]
 
 
 @pytest.mark.requirement("R001-049")

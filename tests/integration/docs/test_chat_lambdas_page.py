@@ -15,7 +15,8 @@ from holdfast.chat.lambdas.setup import RESERVE_SECONDS, ChatRuntime
 from holdfast.chat.lambdas.staging import StagingFunction
 from holdfast.chat.lambdas.sweeping import SweepingFunction
 from holdfast.chat.policy import ConversationPolicy
-from holdfast.chat.settings import read_chat_settings
+from holdfast.chat.settings import ChatSettings
+from holdfast.settings import read_settings
 from support.chat.chat_environment import Place, place, post
 from support.paths import ROOT
 
@@ -27,8 +28,8 @@ SETTINGS, PROFILES, POLICY = (
 
 def test_its_settings_and_profiles_are_such(tmp_path: Path) -> None:
     (tmp_path / "profiles.json").write_text(json.dumps(PROFILES))
-    settings = read_chat_settings(
-        SETTINGS | {"HOLDFAST_CHAT_PROFILES": str(tmp_path / "profiles.json")}
+    settings = read_settings(
+        ChatSettings, SETTINGS | {"HOLDFAST_CHAT_PROFILES": str(tmp_path / "profiles.json")}
     )
     assert [address for address, _ in settings.profiles] == list(PROFILES)
     read = {name: getattr(settings, name) for name in type(settings).model_fields}

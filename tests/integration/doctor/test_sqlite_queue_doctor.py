@@ -14,7 +14,7 @@ import pytest
 from holdfast import AnyMessage, SQLiteQueue
 from holdfast.doctor import sqlite_file
 from holdfast.doctor.checks import CheckLevel, CheckResult
-from holdfast.doctor.sqlite_queue import examine_sqlite_queue
+from holdfast.doctor.sqlite_file import examine_sqlite_queue
 from holdfast.errors import StoreUnavailable
 from holdfast.exports.building import open_jobs
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
@@ -220,6 +220,20 @@ def test_modes_that_show_too_much_are_reported(
     assert "chmod" in result.remedy
 
 
+def run_as_another_user(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Run doctor on the queue of the fixtures."""
+    return subprocess.run(
+        command("doctor", "sqlite:new/work.db/q", *options),
+        cwd=folder,
+        env=clean_env(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        preexec_fn=drop_privileges,
+    )
+
+
 @pytest.mark.parametrize("closed", ["new/work.db", "new/work.db-wal", "new"])
 def test_a_user_without_permissions_is_told_what_to_do(
     path: Path, tmp_path: Path, closed: str
@@ -227,15 +241,7 @@ def test_a_user_without_permissions_is_told_what_to_do(
     subprocess.run([sys.executable, "-c", CRASH, str(path)], check=False)
     mode = (tmp_path / closed).stat().st_mode
     (tmp_path / closed).chmod(0o555 if closed == "new" else 0o400)
-    ran = subprocess.run(
-        command("doctor", "sqlite:new/work.db/q", "--json"),
-        cwd=tmp_path,
-        env=clean_env(),
-        capture_output=True,
-        check=False,
-        timeout=60,
-        preexec_fn=drop_privileges,
-    )
+    ran = run_as_another_user(tmp_path, "--json")
     (tmp_path / closed).chmod(mode)
     assert ran.returncode == 1, ran.stderr
     results = {result["check"]: result for result in json.loads(ran.stdout)}
@@ -246,16 +252,7 @@ def test_a_user_without_permissions_is_told_what_to_do(
 def test_a_folder_that_cannot_be_entered_is_one_failure(path: Path, tmp_path: Path) -> None:
     SQLiteQueue(path, queue="q").close()
     path.parent.chmod(0)
-    ran = subprocess.run(
-        command("doctor", "sqlite:new/work.db/q"),
-        cwd=tmp_path,
-        env=clean_env(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        preexec_fn=drop_privileges,
-    )
+    ran = run_as_another_user(tmp_path)
     path.parent.chmod(0o700)
     assert ran.returncode == 1, ran.stderr
     assert "cannot be checked: Permission denied" in ran.stdout

@@ -9,7 +9,7 @@ from subprocess import Popen
 import pytest
 
 from holdfast.doctor.checks import CheckLevel
-from holdfast.doctor.health import examine_worker
+from holdfast.doctor.targets import examine_worker
 from support.cli.commands import clean_env, real, require_one_line, start
 from support.http_server import LoopbackServer
 
@@ -76,4 +76,4 @@ def test_another_process_at_the_port_is_not_a_worker(response: bytes, problem: s
 
 def test_a_queue_and_a_worker_are_not_accepted_together(tmp_path: Path) -> None:
     ran = real(tmp_path, "doctor", "enrich", "--metrics-port=9000")
-    assert "give QUEUE or --metrics-port; got 'enrich' and 9000" in require_one_line(ran)
+    assert "give TARGET or --metrics-port; got 'enrich' and 9000" in require_one_line(ran)

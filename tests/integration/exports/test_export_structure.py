@@ -28,17 +28,17 @@ from holdfast.exports.events import (
     OrchestratorStarted,
     OrchestratorStopped,
 )
-from holdfast.exports.heartbeat_settings import read_heartbeat_settings
 from holdfast.exports.model import TaskResult, TaskToken
 from holdfast.exports.pool import wire
 from holdfast.exports.pool.pool import WorkerPool, make_program
 from holdfast.exports.pool.ports import Assignment
 from holdfast.exports.request import JobRequest, TaskSpec
-from holdfast.exports.settings import read_export_settings
+from holdfast.exports.settings import ExportSettings, HeartbeatSettings
 from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.process.child_process import ChildProcess
+from holdfast.settings import read_settings
 from support.workers import pool_work
 from support.workers.notes import Notes, eventually
 from support.workers.running import Seen
@@ -186,8 +186,8 @@ class Place:
         return build_export_engine(
             self.jobs,
             to if to.startswith("s3:") else str(self.folder / to),
-            settings=read_export_settings(env, {}),
-            heartbeats=read_heartbeat_settings(env),
+            settings=read_settings(ExportSettings, env),
+            heartbeats=read_settings(HeartbeatSettings, env),
             callbacks=self.step_functions,
             events=Events(self.seen),
         )
@@ -253,8 +253,8 @@ def test_a_pool_of_none_or_of_too_many_is_refused_by_the_name_of_the_variable(
     count: str,
 ) -> None:
     with pytest.raises(ConfigError, match="WORKER_POOL_SIZE"):
-        read_export_settings({"WORKER_POOL_SIZE": count}, {})
-    assert read_export_settings({"WORKER_POOL_SIZE": "8"}, {}).worker_pool_size == 8
+        read_settings(ExportSettings, {"WORKER_POOL_SIZE": count})
+    assert read_settings(ExportSettings, {"WORKER_POOL_SIZE": "8"}).worker_pool_size == 8
 
 
 TOKEN = TaskToken("a-token-that-no-worker-may-see")

@@ -147,6 +147,9 @@ class Stacks:
         return str(name)
 
 
+Change = Callable[[Stacks], None]
+
+
 @pytest.fixture(scope="module")
 def deployed(ministack: "Ministack") -> Stacks:
     """Deploy the stacks of infra/, with what ministack does not take from their templates."""
@@ -252,270 +255,206 @@ def test_a_command_of_the_pages_works_on_the_stacks(
     assert result.exit_code == 0, result.output
 
 
-# -- the stack
-
-
 def test_a_stack_that_does_not_exist(stacks: Stacks) -> None:
     problem = stacks.find_only_problem("typo")
     assert (problem.found, problem.level) == ("there is no stack typo", CheckLevel.FAIL)
     assert "check the name and the region" in problem.remedy
 
 
-# -- queues
+# -- one change, one finding
 
 
-def test_a_visibility_timeout_below_six_function_timeouts_and_the_window(
-    stacks: Stacks,
-) -> None:
-    stacks.set_queue("shop-work", VisibilityTimeout="364")
-    problem = stacks.find_only_problem("work")
-    assert problem.check == "function shop-work: event source"
-    assert "VisibilityTimeout to 365" in problem.remedy
+def change_queue(name: str, **attributes: str) -> Change:
+    return lambda stacks: stacks.set_queue(name, **attributes)
 
 
-def test_a_visibility_timeout_below_the_lease_of_a_service(stacks: Stacks) -> None:
-    stacks.set_queue("shop-export-jobs", VisibilityTimeout="30")
-    problem = stacks.find_only_problem("export")
-    assert problem.check == "queue shop-export-jobs: visibility"
-    assert "30 s" in problem.found
+def change_function(**settings: Any) -> Change:
+    return lambda stacks: stacks.set_function("shop-work", **settings)
 
 
-def test_fewer_receives_than_attempts(stacks: Stacks) -> None:
-    policy = {
-        "deadLetterTargetArn": "arn:aws:sqs:us-east-1:000000000000:shop-work-dead",
-        "maxReceiveCount": 3,
-    }
-    stacks.set_queue("shop-work", RedrivePolicy=json.dumps(policy))
-    problem = stacks.find_only_problem("work")
-    assert problem.check == "queue shop-work: redrive policy"
-    assert "maxReceiveCount 3 is below max_attempts 5" in problem.found
+def set_variable(name: str, value: str) -> Change:
+    return change_function(Environment={"Variables": {name: value}})
 
 
-def test_more_attempts_than_receives(stacks: Stacks) -> None:
-    """The settings are those of the component that receives, not the defaults."""
-    variables = {"HOLDFAST_MAX_ATTEMPTS": "11"}
-    stacks.set_function("shop-work", Environment={"Variables": variables})
-    problem = stacks.find_only_problem("work")
-    assert "maxReceiveCount 10 is below max_attempts 11" in problem.found
-
-
-@pytest.mark.parametrize(
-    ("check", "attributes"),
-    [
-        ("retention", {"MessageRetentionPeriod": "3600"}),
-        ("delay", {"DelaySeconds": "5"}),
-    ],
-)
-def test_other_attributes_of_a_queue(
-    stacks: Stacks, check: str, attributes: dict[str, str]
-) -> None:
-    stacks.set_queue("shop-work", **attributes)
-    assert stacks.find_only_problem("work").check == f"queue shop-work: {check}"
-
-
-def test_dead_letters_that_wait(stacks: Stacks) -> None:
-    sqs = stacks.client("sqs")
-    url = sqs.get_queue_url(QueueName="shop-work-dead")["QueueUrl"]
-    stacks.undo_later(sqs.purge_queue, QueueUrl=url)
-    sqs.send_message(QueueUrl=url, MessageBody="{}")
-    problem = stacks.find_only_problem("work")
-    assert problem.check == "queue shop-work: dead letters"
-    assert "about 1 in shop-work-dead" in problem.found
-
-
-def test_a_lease_that_is_too_short(stacks: Stacks) -> None:
-    variables = {"HOLDFAST_LEASE_SECONDS": "2"}
-    stacks.set_function("shop-work", Environment={"Variables": variables})
-    assert stacks.find_only_problem("work").check == "queue shop-work: lease"
-
-
-def test_dead_letters_that_are_kept_shortly(stacks: Stacks) -> None:
-    stacks.set_queue("shop-work-dead", MessageRetentionPeriod="864000")
-    problem = stacks.find_only_problem("work")
-    assert problem.check == "queue shop-work-dead: retention"
-    assert "10 days" in problem.found
-
-
-@pytest.mark.parametrize(
-    ("policy", "level", "words"),
-    [
-        ('{"redrivePermission": "denyAll"}', "fail", "accepts no dead letters"),
-        ('{"redrivePermission": "allowAll"}', "warn", "of every queue"),
-        (
-            '{"redrivePermission": "byQueue", "sourceQueueArns": ["arn:aws:sqs:::x"]}',
-            "fail",
-            "does not accept the dead letters of arn:aws:sqs:us-east-1:000000000000:shop-work",
-        ),
-    ],
-)
-def test_a_redrive_allow_policy(stacks: Stacks, policy: str, level: str, words: str) -> None:
-    stacks.set_queue("shop-work-dead", RedriveAllowPolicy=policy)
-    problem = stacks.find_only_problem("work")
-    assert problem.check == "queue shop-work-dead: redrive allow"
-    assert (problem.level.value, words in problem.found) == (level, True)
-
-
-# -- functions and services
-
-
-def test_a_mapping_that_reports_no_failed_records(stacks: Stacks) -> None:
-    stacks.set_mapping("shop-work", FunctionResponseTypes=[])
-    problem = stacks.find_only_problem("work")
-    assert problem.check == "function shop-work: event source"
-    assert "ReportBatchItemFailures is off" in problem.found
-
-
-def test_a_function_that_may_run_longer_than_messages_are_hidden(stacks: Stacks) -> None:
-    stacks.set_function("shop-work", Timeout=900)
-    problem = stacks.find_only_problem("work")
-    assert problem.level is CheckLevel.FAIL
-    assert "may run 900 s, the queue hides its messages 365 s" in problem.found
-
-
-def test_a_setting_with_a_bad_value_or_name(stacks: Stacks) -> None:
-    variables = {"HOLDFAST_LEASE_SECONDS": "soon", "HOLDFAST_MAX_ATTEMPT": "3"}
-    stacks.set_function("shop-work", Environment={"Variables": variables})
-    problems = stacks.find_problems("work")
-    assert [each.check for each in problems] == [
-        "queue shop-work: settings",
-        "function shop-work: settings",
-    ]
-    assert all("HOLDFAST_LEASE_SECONDS='soon'" in each.found for each in problems)
-    stacks.set_function("shop-work", Environment={"Variables": {"HOLDFAST_MAX_ATTEMPT": "3"}})
-    assert "did you mean HOLDFAST_MAX_ATTEMPTS" in stacks.find_only_problem("work").found
-
-
-def test_a_function_whose_store_is_a_file(stacks: Stacks) -> None:
+def remove_store(stacks: Stacks) -> None:
     client = stacks.client("lambda")
-    variables = client.get_function_configuration(FunctionName="shop-staging")["Environment"]
-    others = {
-        name: value
-        for name, value in variables["Variables"].items()
-        if name != "HOLDFAST_CHAT_STORE"
-    }
+    environment = client.get_function_configuration(FunctionName="shop-staging")["Environment"]
+    others = dict(environment["Variables"])
+    del others["HOLDFAST_CHAT_STORE"]
     stacks.set_function("shop-staging", Environment={"Variables": others})
-    problem = stacks.find_only_problem("chat")
-    assert problem.check == "function shop-staging: store"
-    assert "its store is a file, because none is set" in problem.found
 
 
-@pytest.mark.parametrize(
-    ("drain", "stop", "is_right"),
-    [("90s", 120, True), ("2m", 120, False), ("90s", None, False), (None, None, False)],
-)
-def test_a_drain_that_is_cut_off(
-    stacks: Stacks, drain: str | None, stop: int | None, is_right: bool
-) -> None:
-    change_task(stacks, "all-work", drain, stop)
-    problems = stacks.find_problems("all")
-    assert not problems if is_right else "SIGKILL follows" in problems[0].found
-    assert len(problems) <= 1
-
-
-def test_the_drain_of_exports_includes_the_time_to_give_jobs_back(stacks: Stacks) -> None:
-    change_task(stacks, "shop-export", "60s", 70)
-    problem = stacks.find_only_problem("export")
-    assert problem.check == "service shop-export: stop timeout"
-    assert "after 70 s, and the drain may take 70 s" in problem.found
-
-
-def change_task(stacks: Stacks, name: str, drain: str | None, stop: int | None) -> None:
+def change_task(name: str, drain: str | None, stop: int | None) -> Change:
     """Let a service run another version of its task."""
-    ecs = stacks.client("ecs")
-    former = ecs.describe_task_definition(taskDefinition=name)["taskDefinition"]
-    [container] = former["containerDefinitions"]
-    words = [word for word in container["command"] if not word.startswith("--drain")]
-    if drain is not None:
-        words += ["--drain", drain]
-    changed = {**container, "command": words, "stopTimeout": stop}
-    unwanted = {"healthCheck", *(["stopTimeout"] if stop is None else [])}
-    changed = {name: value for name, value in changed.items() if name not in unwanted}
-    roles = {each: former[each] for each in ("taskRoleArn", "executionRoleArn")}
-    new = ecs.register_task_definition(family=name, containerDefinitions=[changed], **roles)
-    where = {"cluster": name, "service": name}
-    arn = new["taskDefinition"]["taskDefinitionArn"]
-    stacks.undo_later(ecs.update_service, taskDefinition=former["taskDefinitionArn"], **where)
-    ecs.update_service(taskDefinition=arn, **where)
+
+    def change(stacks: Stacks) -> None:
+        ecs = stacks.client("ecs")
+        former = ecs.describe_task_definition(taskDefinition=name)["taskDefinition"]
+        [container] = former["containerDefinitions"]
+        words = [word for word in container["command"] if not word.startswith("--drain")]
+        words += ["--drain", drain] if drain else []
+        changed = {**container, "command": words, "stopTimeout": stop}
+        changed.pop("healthCheck", None)
+        if stop is None:
+            del changed["stopTimeout"]
+        roles = {each: former[each] for each in ("taskRoleArn", "executionRoleArn")}
+        new = ecs.register_task_definition(family=name, containerDefinitions=[changed], **roles)
+        where = {"cluster": name, "service": name}
+        arn = new["taskDefinition"]["taskDefinitionArn"]
+        stacks.undo_later(
+            ecs.update_service, taskDefinition=former["taskDefinitionArn"], **where
+        )
+        ecs.update_service(taskDefinition=arn, **where)
+
+    return change
 
 
-# -- the state machine
-
-
-def test_heartbeats_that_are_too_rare(stacks: Stacks) -> None:
+def slow_heartbeats(stacks: Stacks) -> None:
     machines = stacks.client("stepfunctions")
     [machine] = machines.list_state_machines()["stateMachines"]
     arn = machine["stateMachineArn"]
     before = machines.describe_state_machine(stateMachineArn=arn)["definition"]
     stacks.undo_later(machines.update_state_machine, stateMachineArn=arn, definition=before)
     definition = before.replace('"HeartbeatSeconds": 90', '"HeartbeatSeconds": 45')
-    assert definition != before
     machines.update_state_machine(stateMachineArn=arn, definition=definition)
-    problem = stacks.find_only_problem("export")
-    assert problem.check == "state machine shop-export: heartbeat"
-    assert "HeartbeatSeconds 45, a beat every 30 s" in problem.found
 
 
-# -- tables
+def change_table(name: str, change: str, setting: str, before: Any, after: Any) -> Change:
+    def change_one(stacks: Stacks) -> None:
+        call = getattr(stacks.client("dynamodb"), change)
+        stacks.undo_later(call, TableName=name, **{setting: before})
+        call(TableName=name, **{setting: after})
+
+    return change_one
 
 
-def test_a_table_without_expiry(stacks: Stacks) -> None:
+def remove_index(stacks: Stacks) -> None:
     dynamodb = stacks.client("dynamodb")
-    change = dynamodb.update_time_to_live
-    specification = {"AttributeName": "ttl", "Enabled": True}
-    stacks.undo_later(
-        change, TableName="shop-ExportTasks", TimeToLiveSpecification=specification
-    )
-    change(
-        TableName="shop-ExportTasks",
-        TimeToLiveSpecification={"AttributeName": "ttl", "Enabled": False},
-    )
-    problem = stacks.find_only_problem("export")
-    assert problem.check == "tables dynamodb:shop-: expiry"
-    assert "shop-ExportTasks keeps finished rows forever" in problem.found
-
-
-def test_a_table_without_recovery(stacks: Stacks) -> None:
-    dynamodb = stacks.client("dynamodb")
-    stacks.undo_later(set_recovery, dynamodb=dynamodb, table="shop-conversations", enabled=True)
-    set_recovery(dynamodb, "shop-conversations", False)
-    problem = stacks.find_only_problem("chat")
-    assert problem.check == "tables dynamodb:shop-: recovery"
-    assert "shop-conversations cannot be restored" in problem.found
-
-
-def test_a_table_that_can_be_deleted(stacks: Stacks) -> None:
-    dynamodb, table = stacks.client("dynamodb"), "shop-conversations-parked"
-    change = dynamodb.update_table
-    stacks.undo_later(change, TableName=table, DeletionProtectionEnabled=True)
-    change(TableName=table, DeletionProtectionEnabled=False)
-    problem = stacks.find_only_problem("chat")
-    assert problem.check == "tables dynamodb:shop-: protection"
-    assert f"{table} can be deleted" in problem.found
-
-
-def test_a_table_without_its_index(stacks: Stacks) -> None:
-    dynamodb = stacks.client("dynamodb")
-    dynamodb.update_table(
-        TableName="shop-ExportJobs",
-        GlobalSecondaryIndexUpdates=[{"Delete": {"IndexName": "status-index"}}],
-    )
+    updates = "GlobalSecondaryIndexUpdates"
+    jobs = {"TableName": "shop-ExportJobs"}
     [definition] = [
         each["Properties"]["GlobalSecondaryIndexes"][0]
         for each in load_template("exports")["Resources"].values()
         if "GlobalSecondaryIndexes" in each.get("Properties", {})
     ]
-    stacks.undo_later(
-        dynamodb.update_table,
-        TableName="shop-ExportJobs",
-        AttributeDefinitions=[
-            {"AttributeName": name, "AttributeType": "S"}
-            for name in ("jobId", "status", "createdAt")
-        ],
-        GlobalSecondaryIndexUpdates=[{"Create": definition}],
-    )
-    problem = stacks.find_only_problem("export")
-    assert problem.check == "tables dynamodb:shop-: index"
-    assert "shop-ExportJobs has no status-index" in problem.found
+    attributes = [
+        {"AttributeName": name, "AttributeType": "S"}
+        for name in ("jobId", "status", "createdAt")
+    ]
+    restored = {"AttributeDefinitions": attributes, updates: [{"Create": definition}]}
+    stacks.undo_later(dynamodb.update_table, **jobs, **restored)
+    dynamodb.update_table(**jobs, **{updates: [{"Delete": {"IndexName": "status-index"}}]})
+
+
+def change_alarm(**changes: Any) -> Change:
+    def change(stacks: Stacks) -> None:
+        alarms = stacks.client("cloudwatch")
+        [described] = alarms.describe_alarms(AlarmNames=[ALARM])["MetricAlarms"]
+        known = alarms.meta.service_model.operation_model("PutMetricAlarm").input_shape.members
+        former = {name: value for name, value in described.items() if name in known}
+        stacks.undo_later(alarms.put_metric_alarm, **former)
+        alarms.put_metric_alarm(**{**former, **changes})
+
+    return change
+
+
+def raise_alarm(stacks: Stacks) -> None:
+    alarms = stacks.client("cloudwatch")
+    state = {"AlarmName": ALARM, "StateReason": "1 datapoint"}
+    stacks.undo_later(alarms.set_alarm_state, StateValue="OK", **state)
+    alarms.set_alarm_state(StateValue="ALARM", **state)
+
+
+def unsubscribe(stacks: Stacks) -> None:
+    sns = stacks.client("sns")
+    topic = "arn:aws:sns:us-east-1:000000000000:shop-work-alarms"
+    [subscription] = sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+    former = {"Protocol": "sqs", "Endpoint": subscription["Endpoint"]}
+    stacks.undo_later(sns.subscribe, TopicArn=topic, **former)
+    sns.unsubscribe(SubscriptionArn=subscription["SubscriptionArn"])
+
+
+def allow_redrive(**policy: Any) -> Change:
+    return change_queue("shop-work-dead", RedriveAllowPolicy=json.dumps(policy))
+
+
+ALARM = "shop-work-DeadLetters"
+MAPPING, TABLES = "function shop-work: event source", "tables dynamodb:shop-"
+REDRIVE = "queue shop-work-dead: redrive allow"
+TTL = {"AttributeName": "ttl", "Enabled": True}
+CHANGES = [
+    ("work", change_queue("shop-work", VisibilityTimeout="364"), MAPPING, "Timeout to 365"),
+    ("work", change_function(Timeout=900), MAPPING, "may run 900 s, the queue hides its"),
+    ("work", lambda stacks: stacks.set_mapping("shop-work", FunctionResponseTypes=[]),
+     MAPPING, "ReportBatchItemFailures is off"),
+    # The settings of a queue are those of the component that receives, not the defaults.
+    ("export", change_queue("shop-export-jobs", VisibilityTimeout="30"),
+     "queue shop-export-jobs: visibility", "30 s"),
+    ("work", set_variable("HOLDFAST_MAX_ATTEMPTS", "11"),
+     "queue shop-work: redrive policy", "maxReceiveCount 10 is below max_attempts 11"),
+    ("work", change_queue("shop-work-dead", MessageRetentionPeriod="864000"),
+     "queue shop-work-dead: retention", "10 days"),
+    ("work", allow_redrive(redrivePermission="denyAll"), REDRIVE, "accepts no dead letters"),
+    ("work", allow_redrive(redrivePermission="allowAll"), REDRIVE, "of every queue"),
+    ("work", allow_redrive(redrivePermission="byQueue", sourceQueueArns=["arn:aws:sqs:::x"]),
+     REDRIVE, "the dead letters of arn:aws:sqs:us-east-1:000000000000:shop-work"),
+    ("work", set_variable("HOLDFAST_MAX_ATTEMPT", "3"),
+     "function shop-work: settings", "did you mean HOLDFAST_MAX_ATTEMPTS"),
+    ("chat", remove_store, "function shop-staging: store", "its store is a file, because none"),
+    ("all", change_task("all-work", "2m", 120), "service all-work: stop timeout", "SIGKILL"),
+    ("all", change_task("all-work", "90s", None), "service all-work: stop timeout", "30 s"),
+    ("all", change_task("all-work", None, None), "service all-work: stop timeout", "30 s"),
+    # The drain of exports includes the time to give jobs back.
+    ("export", change_task("shop-export", "60s", 70), "service shop-export: stop timeout",
+     "after 70 s, and the drain may take 70 s"),
+    ("export", slow_heartbeats, "state machine shop-export: heartbeat",
+     "HeartbeatSeconds 45, a beat every 30 s"),
+    ("export", change_table("shop-ExportTasks", "update_time_to_live",
+     "TimeToLiveSpecification", TTL, {**TTL, "Enabled": False}),
+     f"{TABLES}: expiry", "shop-ExportTasks keeps finished rows forever"),
+    ("chat", change_table("shop-conversations", "update_continuous_backups",
+     "PointInTimeRecoverySpecification", {"PointInTimeRecoveryEnabled": True},
+     {"PointInTimeRecoveryEnabled": False}),
+     f"{TABLES}: recovery", "shop-conversations cannot be restored"),
+    ("chat", change_table("shop-conversations-parked", "update_table",
+     "DeletionProtectionEnabled", True, False),
+     f"{TABLES}: protection", "shop-conversations-parked can be deleted"),
+    ("export", remove_index, f"{TABLES}: index", "shop-ExportJobs has no status-index"),
+    ("work", change_alarm(AlarmActions=[]), f"alarm {ALARM}: actions", "has no action"),
+    ("work", change_alarm(ActionsEnabled=False), f"alarm {ALARM}: actions", "are disabled"),
+    ("work", raise_alarm, f"alarm {ALARM}: state",
+     f"is in alarm: 1 datapoint\nsee {RUNBOOKS}#deadletters"),
+    ("work", unsubscribe, "topic shop-work-alarms: subscriptions", "no confirmed subscription"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stack", "change", "check", "words"), CHANGES, ids=[row[2] for row in CHANGES]
+)
+def test_a_change_is_the_only_finding(
+    stacks: Stacks, stack: str, change: Change, check: str, words: str
+) -> None:
+    change(stacks)
+    problem = stacks.find_only_problem(stack)
+    assert problem.check == check
+    assert words in f"{problem.found}\n{problem.remedy}"
+
+
+def test_a_drain_that_fits_is_no_problem(stacks: Stacks) -> None:
+    change_task("all-work", "90s", 120)(stacks)
+    assert stacks.find_problems("all") == []
+
+
+def test_a_setting_with_a_bad_value_is_a_finding_of_each_part_that_reads_it(
+    stacks: Stacks,
+) -> None:
+    set_variable("HOLDFAST_LEASE_SECONDS", "soon")(stacks)
+    problems = stacks.find_problems("work")
+    assert [each.check for each in problems] == [
+        "queue shop-work: settings",
+        "function shop-work: settings",
+    ]
+    assert all("HOLDFAST_LEASE_SECONDS='soon'" in each.found for each in problems)
 
 
 # -- roles
@@ -609,52 +548,6 @@ def test_a_policy_that_is_attached_counts(stacks: Stacks) -> None:
     stacks.undo_later(iam.detach_role_policy, RoleName=name, PolicyArn=arn)
     iam.attach_role_policy(RoleName=name, PolicyArn=arn)
     assert stacks.find_problems("work") == []
-
-
-# -- alarms
-
-
-def test_an_alarm_without_actions(stacks: Stacks) -> None:
-    set_alarm(stacks, AlarmActions=[])
-    problem = stacks.find_only_problem("work")
-    assert problem.check == "alarm shop-work-DeadLetters: actions"
-    assert "has no action" in problem.found
-
-
-def test_an_alarm_whose_actions_are_disabled(stacks: Stacks) -> None:
-    set_alarm(stacks, ActionsEnabled=False)
-    assert "its actions are disabled" in stacks.find_only_problem("work").found
-
-
-def test_an_alarm_that_is_on(stacks: Stacks) -> None:
-    alarms = stacks.client("cloudwatch")
-    state = {"AlarmName": "shop-work-DeadLetters", "StateReason": "1 datapoint"}
-    stacks.undo_later(alarms.set_alarm_state, StateValue="OK", **state)
-    alarms.set_alarm_state(StateValue="ALARM", **state)
-    problem = stacks.find_only_problem("work")
-    assert problem.found == "is in alarm: 1 datapoint"
-    assert problem.remedy == f"see {RUNBOOKS}#deadletters"
-
-
-def set_alarm(stacks: Stacks, **changes: Any) -> None:
-    alarms = stacks.client("cloudwatch")
-    described = alarms.describe_alarms(AlarmNames=["shop-work-DeadLetters"])["MetricAlarms"][0]
-    known = alarms.meta.service_model.operation_model("PutMetricAlarm").input_shape.members
-    former = {name: value for name, value in described.items() if name in known}
-    stacks.undo_later(alarms.put_metric_alarm, **former)
-    alarms.put_metric_alarm(**{**former, **changes})
-
-
-def test_a_topic_without_subscription(stacks: Stacks) -> None:
-    sns = stacks.client("sns")
-    topic = "arn:aws:sns:us-east-1:000000000000:shop-work-alarms"
-    [subscription] = sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
-    former = {"Protocol": "sqs", "Endpoint": subscription["Endpoint"]}
-    stacks.undo_later(sns.subscribe, TopicArn=topic, **former)
-    sns.unsubscribe(SubscriptionArn=subscription["SubscriptionArn"])
-    problem = stacks.find_only_problem("work")
-    assert problem.check == "topic shop-work-alarms: subscriptions"
-    assert "has no confirmed subscription" in problem.found
 
 
 # -- what may not be read

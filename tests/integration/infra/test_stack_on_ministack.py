@@ -15,18 +15,23 @@ from support.cli.commands import Cli, Ran
 from support.stack.cloud import CODE, SERVICE, Cloud, open_cloud
 from support.stack.components import assume_role, describe_task
 from support.stack.deployment import (
-    IGNORED_BY_MINISTACK,
     NOT_ON_MINISTACK,
     PARTS,
     DeployedStack,
     get_client,
 )
-from support.stack.permissions import Permission, compare, make_arn, read_allowed, read_used
-from support.stack.roles import (
+from support.stack.permissions import (
+    Permission,
+    Permissions,
+    find_lacking,
+    find_unused,
     iter_calls_of_ecs,
     iter_calls_of_lambda,
     iter_calls_of_rollout,
     iter_calls_of_step_functions,
+    make_arn,
+    read_allowed,
+    read_used,
 )
 from support.stack.use_chats import find_function_url, use_conversations
 from support.stack.use_work import use_exports, use_function, use_service
@@ -57,8 +62,6 @@ def test_the_stack_works_and_its_roles_allow_exactly_what_is_used(cloud: Cloud) 
     check_tear_down(cloud)
     for (template, resource), reason in NOT_ON_MINISTACK.items():
         print(f"left out: {resource} of {template}.yaml, because {reason}")
-    for (kind, what), instead in IGNORED_BY_MINISTACK.items():
-        print(f"ignored by ministack: {what} of {kind}; {instead}")
 
 
 def check_nested(cloud: Cloud) -> None:
@@ -120,19 +123,19 @@ def require_no_problem(ran: Ran) -> None:
 
 def check_that_no_role_lacks_a_permission(cloud: Cloud) -> None:
     used, allowed = list_used(cloud), list_allowed(cloud)
-    lacking = {role: compare(allowed[role], used[role]).lacking for role in allowed}
+    lacking = {role: find_lacking(allowed[role], used[role]) for role in allowed}
     assert {role: permissions for role, permissions in lacking.items() if permissions} == {}
 
 
 def check_that_every_permission_is_used(cloud: Cloud) -> None:
     used, allowed = list_used(cloud), list_allowed(cloud)
-    unused = {role: compare(allowed[role], used[role]).unused for role in allowed}
+    unused = {role: find_unused(allowed[role], used[role]) for role in allowed}
     assert {role: permissions for role, permissions in unused.items() if permissions} == {}
     for role, permissions in allowed.items():
         check_that_changes_are_noticed(permissions, used[role])
 
 
-def list_allowed(cloud: Cloud) -> dict[tuple[str, str], frozenset[Permission]]:
+def list_allowed(cloud: Cloud) -> dict[tuple[str, str], Permissions]:
     """Return what each role of the stacks allows, by its stack and its name."""
     iam = get_client(cloud.server, "iam")
     return {
@@ -143,20 +146,18 @@ def list_allowed(cloud: Cloud) -> dict[tuple[str, str], frozenset[Permission]]:
     }
 
 
-def check_that_changes_are_noticed(
-    allowed: frozenset[Permission], used: frozenset[Permission]
-) -> None:
+def check_that_changes_are_noticed(allowed: Permissions, used: Permissions) -> None:
     """Check that no permission can be removed, and that none can be added."""
     for permission in allowed:
-        assert compare(allowed - {permission}, used).lacking
+        assert find_lacking(allowed - {permission}, used)
     for extra in (
         Permission("sqs:PurgeQueue", make_arn("sqs", "shop-work")),
         Permission(min(allowed).action, make_arn("sqs", "another")),
     ):
-        assert compare(allowed | {extra}, used).unused == {extra}
+        assert find_unused(allowed | {extra}, used) == {extra}
 
 
-def list_used(cloud: Cloud) -> dict[tuple[str, str], frozenset[Permission]]:
+def list_used(cloud: Cloud) -> dict[tuple[str, str], Permissions]:
     """Return what was used of each role, by its stack and its name."""
     queue, exports, chats, desk = (cloud.stacks[name] for name in (*PARTS, "desk"))
     machine = get_client(cloud.server, "stepfunctions").describe_state_machine(
@@ -164,7 +165,7 @@ def list_used(cloud: Cloud) -> dict[tuple[str, str], frozenset[Permission]]:
     )
     protection = "ecs:UpdateTaskProtection"
 
-    def read(component: str) -> frozenset[Permission]:
+    def read(component: str) -> Permissions:
         return read_used(cloud.calls / f"{component}.jsonl")
 
     return {

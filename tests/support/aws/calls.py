@@ -14,9 +14,9 @@ from botocore.loaders import Loader
 from botocore.model import ServiceModel
 
 import holdfast
+from support.paths import ROOT
 
 SERVICES = ("sqs", "dynamodb", "stepfunctions")
-_STACK_CHECK = Path(__file__).parents[3] / "infra" / "check"
 
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/123456789012/letters"
 RECEIPT = "AQEB-receipt-canary+/=="
@@ -202,7 +202,7 @@ def get_model(service: str) -> Any:
 
 
 def find_operations() -> set[tuple[str, str]]:
-    """Return the operations that the source code names, as an attribute or as a text."""
+    """Return the operations that the source code and infra/ name, in code or in a text."""
     operations = {
         xform_name(name): service
         for service in SERVICES
@@ -210,7 +210,7 @@ def find_operations() -> set[tuple[str, str]]:
     }
     names = {
         name
-        for folder in (Path(holdfast.__path__[0]), _STACK_CHECK)
+        for folder in (Path(holdfast.__path__[0]), ROOT / "infra")
         for path in folder.rglob("*.py")
         for name in _NAMES.findall(path.read_text())
     }

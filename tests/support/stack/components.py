@@ -29,13 +29,9 @@ def make_server_settings(calls: Path, **variables: str) -> dict[str, str]:
     return {
         "AUTH": "true",
         "AWS_CALLS_FOLDER": str(calls),
-        "PYTHONPATH": os.pathsep.join([str(RECORDER), *filter(None, [_python_path()])]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(RECORDER), os.getenv("PYTHONPATH")])),
         **variables,
     }
-
-
-def _python_path() -> str:
-    return os.environ.get("PYTHONPATH", "")
 
 
 @contextmanager

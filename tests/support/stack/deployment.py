@@ -1,4 +1,11 @@
-"""Deploy the templates of infra/ on ministack, as `sam deploy` does on AWS."""
+"""Deploy the templates of infra/ on ministack, as `sam deploy` does on AWS.
+
+ministack accepts these and does not do them: TimeToLiveSpecification (set through the API of
+DynamoDB here), PointInTimeRecoverySpecification, HealthCheck, LinuxParameters and Volumes of a
+task, the DeletionPolicy of resources in nested stacks, and the tasks of a service, which are
+run as processes here. It takes MaximumConcurrency from a parameter as text, so the default is
+written there, and it wants sqs:SendMessageBatch for a batch, which is allowed, too.
+"""
 
 import io
 import json
@@ -33,22 +40,6 @@ NOT_ON_MINISTACK: Mapping[tuple[str, str], str] = {
     ("conversations", "WebhookFailuresAlarm"): _METRIC_MATH,
 }
 """The resources, by template and name, that are left out, with the reason for each."""
-IGNORED_BY_MINISTACK: Mapping[tuple[str, str], str] = {
-    ("AWS::DynamoDB::Table", "TimeToLiveSpecification"): "set through the API of DynamoDB here",
-    ("AWS::DynamoDB::Table", "PointInTimeRecoverySpecification"): "not set",
-    ("AWS::ECS::TaskDefinition", "HealthCheck, LinuxParameters, Volumes"): "not set",
-    (
-        "AWS::CloudFormation::Stack",
-        "DeletionPolicy of resources",
-    ): "only tested without nesting",
-    ("AWS::ECS::Service", "tasks"): "run as processes here, with the role of the task",
-    (
-        "AWS::Lambda::EventSourceMapping",
-        "MaximumConcurrency of a parameter",
-    ): "the default of the parameter is written there, because ministack takes it as text",
-    ("AWS::IAM::Role", "sqs:SendMessage for a batch"): "sqs:SendMessageBatch is allowed, too",
-}
-"""What ministack accepts in a template and does not do, and what is done about it."""
 BATCHED = ("sqs:SendMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility")
 ONLY_ON_MINISTACK = "only-on-ministack"
 """The name of a policy with actions that AWS does not have, such as sqs:SendMessageBatch."""

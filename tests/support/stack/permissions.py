@@ -6,13 +6,12 @@ permissions that are allowed, each with the wildcards that are written in it.
 """
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from support.stack.deployment import ONLY_ON_MINISTACK
+from support.stack.deployment import ONLY_ON_MINISTACK, DeployedStack, get_client
 
 _S3_ACTIONS = {
     "CreateMultipartUpload": "PutObject",
@@ -41,21 +40,17 @@ class Permission(NamedTuple):
         return self.action == used.action and fnmatchcase(used.resource, self.resource)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What a role lacks, and what it allows without need."""
-
-    lacking: frozenset[Permission]
-    unused: frozenset[Permission]
+Permissions = frozenset[Permission]
 
 
-def compare(allowed: Iterable[Permission], used: Iterable[Permission]) -> Comparison:
-    """Compare what a role allows with what is used."""
-    allowed, used = frozenset(allowed), frozenset(used)
-    return Comparison(
-        frozenset(use for use in used if not any(each.includes(use) for each in allowed)),
-        frozenset(each for each in allowed if not any(map(each.includes, used))),
-    )
+def find_lacking(allowed: Permissions, used: Permissions) -> Permissions:
+    """Return what is used and a role does not allow."""
+    return frozenset(use for use in used if not any(each.includes(use) for each in allowed))
+
+
+def find_unused(allowed: Permissions, used: Permissions) -> Permissions:
+    """Return what a role allows without need."""
+    return frozenset(each for each in allowed if not any(map(each.includes, used)))
 
 
 def read_allowed(iam: Any, role: str) -> frozenset[Permission]:
@@ -135,3 +130,54 @@ def make_arn(service: str, resource: str) -> str:
 
 def _to_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
+
+
+# -- calls that are not recorded: of AWS itself, and a rare one
+
+_POLLING = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
+_LOGGING = ("logs:CreateLogStream", "logs:PutLogEvents")
+_PULLING = (
+    "ecr:BatchCheckLayerAvailability",
+    "ecr:BatchGetImage",
+    "ecr:GetDownloadUrlForLayer",
+)
+
+
+def iter_calls_of_lambda(stack: DeployedStack, function: str) -> Iterator[Permission]:
+    """Lambda receives the messages of a mapping and writes the log, with the same role."""
+    client = get_client(stack.server, "lambda")
+    name = stack.resources[function]
+    mappings = client.list_event_source_mappings(FunctionName=name)["EventSourceMappings"]
+    for mapping in mappings:
+        yield from (Permission(action, mapping["EventSourceArn"]) for action in _POLLING)
+    yield from iter_log_calls(stack, "Log" if "Log" in stack.resources else f"{function}Log")
+
+
+def iter_calls_of_ecs(stack: DeployedStack) -> Iterator[Permission]:
+    """ECS pulls the image and writes the log with the role that starts the task."""
+    yield Permission("ecr:GetAuthorizationToken", "*")
+    yield from (Permission(action, make_arn("ecr", "repository/any")) for action in _PULLING)
+    yield from iter_log_calls(stack, "Log")
+
+
+def iter_calls_of_step_functions(definition: Any) -> Iterator[Permission]:
+    """Step Functions sends the message of a state with the role of the state machine."""
+    for state in definition["States"].values():
+        if "sqs:sendMessage" in state.get("Resource", ""):
+            queue = state["Parameters"]["QueueUrl"].rpartition("/")[2]
+            yield Permission("sqs:SendMessage", make_arn("sqs", queue))
+
+
+def iter_calls_of_rollout(queue: str) -> Iterator[Permission]:
+    """A worker sends a message that is newer than its code again, with a delay.
+
+    This is not recorded, because it takes two versions of the code, and the message would wait
+    for the newer one forever.
+    """
+    yield Permission("sqs:SendMessage", make_arn("sqs", queue))
+
+
+def iter_log_calls(stack: DeployedStack, resource: str) -> Iterator[Permission]:
+    """Return the calls that write a log."""
+    group = make_arn("logs", f"log-group:{stack.resources[resource]}:log-stream:any")
+    yield from (Permission(action, group) for action in _LOGGING)

@@ -9,8 +9,9 @@ import pytest
 
 from holdfast.chat.model import Channel
 from holdfast.chat.policy import ConversationPolicy
-from holdfast.chat.settings import ChatSettings, read_chat_settings, read_trigger_settings
+from holdfast.chat.settings import ChatSettings, read_trigger_settings
 from holdfast.errors import ConfigError
+from holdfast.settings import read_settings
 from support.paths import ROOT
 
 NUMBER = "+4930123456789"
@@ -19,15 +20,16 @@ NUMBER = "+4930123456789"
 def read_error(**values: str) -> str:
     """Return the error for these settings."""
     with pytest.raises(ConfigError) as caught:
-        read_chat_settings(
-            {ChatSettings.to_variable(name): text for name, text in values.items()}
+        read_settings(
+            ChatSettings,
+            {ChatSettings.to_variable(name): text for name, text in values.items()},
         )
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_the_defaults_are_files_below_data_and_the_default_policy() -> None:
-    settings = read_chat_settings({})
+    settings = read_settings(ChatSettings, {})
     assert settings.policy == ConversationPolicy()
     assert settings.store_url == "data/chat.db"
     assert settings.outbox_folder == Path("data/outbox")
@@ -39,7 +41,7 @@ def test_the_defaults_are_files_below_data_and_the_default_policy() -> None:
 
 
 def test_all_of_it_moves_with_the_data_folder() -> None:
-    settings = read_chat_settings({"HOLDFAST_DATA_DIR": "/srv"})
+    settings = read_settings(ChatSettings, {"HOLDFAST_DATA_DIR": "/srv"})
     assert settings.store_url == "/srv/chat.db"
     assert settings.outbox_folder == Path("/srv/outbox")
 
@@ -47,7 +49,7 @@ def test_all_of_it_moves_with_the_data_folder() -> None:
 @pytest.mark.requirement("R002-004")
 def test_each_channel_has_the_queue_that_is_configured() -> None:
     env = {"HOLDFAST_CHAT_SMS_QUEUE": "sqs:SMSQueue?lease_seconds=90"}
-    settings = read_chat_settings(env)
+    settings = read_settings(ChatSettings, env)
     assert settings.queue_urls[Channel.SMS] == env["HOLDFAST_CHAT_SMS_QUEUE"]
     leases = [entry.lease_seconds for entry in read_trigger_settings(settings, env)]
     assert sorted(leases) == [60, 60, 90]
@@ -128,7 +130,7 @@ def test_staged_messages_outlive_their_trigger() -> None:
 def test_a_bad_setting_in_a_queues_url_is_found_without_opening_the_queue() -> None:
     env = {"HOLDFAST_CHAT_EMAIL_QUEUE": "sqs:mail?max_attempts=none"}
     with pytest.raises(ConfigError, match=r"HOLDFAST_CHAT_EMAIL_QUEUE: .*max_attempts"):
-        read_trigger_settings(read_chat_settings(env), env)
+        read_trigger_settings(read_settings(ChatSettings, env), env)
 
 
 # -- profiles
@@ -139,7 +141,8 @@ def test_profiles_are_json_or_a_json_file(tmp_path: Path) -> None:
     file = tmp_path / "profiles.json"
     file.write_text(text)
     settings = [
-        read_chat_settings({"HOLDFAST_CHAT_PROFILES": value}) for value in (text, str(file))
+        read_settings(ChatSettings, {"HOLDFAST_CHAT_PROFILES": value})
+        for value in (text, str(file))
     ]
     assert settings[0].profiles == settings[1].profiles
     [(address, profile)] = settings[0].profiles
@@ -173,11 +176,12 @@ def test_profiles_that_cannot_be_read_say_why(text: str) -> None:
 
 
 def test_no_setting_that_may_be_private_is_shown() -> None:
-    settings = read_chat_settings(
+    settings = read_settings(
+        ChatSettings,
         {
             "HOLDFAST_CHAT_PROFILES": json.dumps({NUMBER: {}}),
             "HOLDFAST_CHAT_TWILIO_SECRET": "canary-secret",
-        }
+        },
     )
     assert "canary" not in repr(settings)
     assert NUMBER not in repr(settings)
@@ -185,26 +189,4 @@ def test_no_setting_that_may_be_private_is_shown() -> None:
 
 def test_the_example_profiles_can_be_read() -> None:
     path = ROOT / "examples/chat/profiles.json"
-    assert len(read_chat_settings({"HOLDFAST_CHAT_PROFILES": str(path)}).profiles) == 2
-
-
-# -- the page
-
-
-@pytest.mark.requirement("R004-207")
-@pytest.mark.parametrize("name", ChatSettings.model_fields)
-def test_every_setting_is_on_the_page_with_its_default(name: str) -> None:
-    page = (ROOT / "docs/reference/settings.md").read_text()
-    default = ChatSettings.model_fields[name].default
-    assert (
-        f"| `{name}` | `{ChatSettings.to_variable(name)}` | {format_default(default)} |" in page
-    )
-
-
-def format_default(default: object) -> str:
-    match default:
-        case str():
-            return f"`{default}`"
-        case float() | int():
-            return f"{default:.15g}"
-    return "none"
+    assert len(read_settings(ChatSettings, {"HOLDFAST_CHAT_PROFILES": str(path)}).profiles) == 2

@@ -7,7 +7,7 @@ from bench.scale.quotas import HEARTBEAT_BUCKET, HEARTBEAT_REFILL, QUOTAS
 from tools.deploy_costs import BEGIN, END, PAGE, format_costs
 
 from holdfast.doctor.sqs_queue import MAX_IN_FLIGHT
-from holdfast.exports.heartbeat_settings import HeartbeatSettings
+from holdfast.exports.settings import HeartbeatSettings
 from support.shell_commands import find_commands, find_problems
 from support.stack_template import Stack, load_template
 

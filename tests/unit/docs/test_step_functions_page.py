@@ -13,9 +13,9 @@ import pytest
 
 from holdfast.events import Event
 from holdfast.exports import events as ev
-from holdfast.exports.checks.state_machine import check_definition
+from holdfast.exports.checks import check_definition
 from holdfast.exports.dynamodb.tables import JobTables, define_tables
-from holdfast.exports.heartbeat_settings import HeartbeatSettings
+from holdfast.exports.settings import HeartbeatSettings
 from holdfast.exports.step_functions import TOKEN_CLOSED
 from holdfast.queue.event_log import get_event_name
 from holdfast.telemetry.prometheus import Metrics

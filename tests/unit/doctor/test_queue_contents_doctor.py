@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.doctor.checks import CheckLevel, CheckResult
+from holdfast.doctor.checks import CheckLevel, CheckResult, run_checks
 from holdfast.doctor.file_queue import CONTENTS, QueueContents
-from holdfast.doctor.runner import run_checks
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.queue.message import AnyMessage
 from holdfast.queues.files import FilesystemQueue, FsOps

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from holdfast.cli.commands import CommandTable
-from holdfast.durations import parse_duration
+from holdfast.text import parse_duration
 from holdfast.variables import find_known_variables
 from support.paths import ROOT
 from support.stack_template import read_template

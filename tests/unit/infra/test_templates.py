@@ -18,16 +18,16 @@ from holdfast.chat.lambdas.setup import check_time
 from holdfast.chat.settings import ChatSettings
 from holdfast.cli.commands import CommandTable
 from holdfast.doctor.checks import CheckLevel
-from holdfast.durations import parse_duration
 from holdfast.events import QueueMeasured
-from holdfast.exports.checks.state_machine import check_definition
+from holdfast.exports.checks import check_definition
 from holdfast.exports.commands.serve import serve
 from holdfast.exports.dynamodb import tables as job_tables
-from holdfast.exports.heartbeat_settings import HeartbeatSettings
 from holdfast.exports.model import TOKEN_ERRORS
+from holdfast.exports.settings import HeartbeatSettings
 from holdfast.queues.settings import QueueSettings
 from holdfast.queues.sqs import SQSQueue
 from holdfast.telemetry.metric_table import METRICS
+from holdfast.text import parse_duration
 from holdfast.variables import find_known_variables
 from support.paths import ROOT
 from support.stack_template import (

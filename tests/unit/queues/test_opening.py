@@ -1,4 +1,4 @@
-"""bootstrap: which adapter is opened, where, and with which settings."""
+"""Opening a queue: which kind, where, and with which settings."""
 
 import stat
 from dataclasses import dataclass
@@ -75,11 +75,6 @@ def test_the_folder_of_a_queue_opens_that_queue(tmp_path: Path) -> None:
         assert queue.stats().ready == 1
 
 
-def test_a_file_url_may_be_percent_encoded(tmp_path: Path) -> None:
-    with open_queue(f"file:{tmp_path}/my%20work/acme/enrich", env={}):
-        assert (tmp_path / "my work/queues/acme/enrich/pending").is_dir()
-
-
 def test_sqlite_opens_the_queue_of_that_name_in_the_file(tmp_path: Path) -> None:
     with (
         open_queue(f"sqlite:{tmp_path}/new/work.db/acme/enrich", env={}) as queue,
@@ -150,11 +145,6 @@ def test_memory_opens_the_fake(tmp_path: Path) -> None:
     queue = open_queue("memory:q", env={}, clock=ManualClock())
     assert isinstance(queue, MemoryQueue)
     assert queue.name == "q"
-
-
-def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="use a path, file:"):
-        open_queue("amqp://host/q", env={})
 
 
 def test_settings_come_from_keywords_url_and_environment(tmp_path: Path) -> None:
@@ -250,8 +240,3 @@ def test_a_type_that_cannot_be_a_message_is_refused_before_the_queue_is_made(
     with pytest.raises(ConfigError, match="'str' is not a message type"):
         open_queue(tmp_path / "acme" / "enrich", str, env={})
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_repeated_option_of_a_url_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"\?lease_seconds= is repeated"):
-        open_queue("memory:q?lease_seconds=5&lease_seconds=6", env={})

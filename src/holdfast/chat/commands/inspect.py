@@ -76,10 +76,11 @@ def open_store() -> "ConversationStore":
 
 
 def _find_store() -> str:
-    from holdfast.chat.settings import read_chat_settings
+    from holdfast.chat.settings import ChatSettings
+    from holdfast.settings import read_settings
 
     return require_store(
-        read_chat_settings(os.environ).store_url,
+        read_settings(ChatSettings, os.environ).store_url,
         "there is no conversation store",
         "start one with `holdfast chat send`, or name another store with HOLDFAST_CHAT_STORE",
     )
@@ -178,9 +179,10 @@ def outbox(
     view: ViewOptions,
 ) -> None:
     """Show the replies in the outbox folder, where local use puts them."""
-    from holdfast.chat.settings import read_chat_settings
+    from holdfast.chat.settings import ChatSettings
+    from holdfast.settings import read_settings
 
-    folder = read_chat_settings(os.environ).outbox_folder
+    folder = read_settings(ChatSettings, os.environ).outbox_folder
     seen: set[str] = set()
     try:
         while True:

@@ -9,9 +9,9 @@ from holdfast.chat.commands import formatting
 from holdfast.chat.commands.inspect import From, find_conversation, open_chat
 from holdfast.cli.arguments import AsJson
 from holdfast.cli.console import print_either
+from holdfast.cli.doctor import CreateTables, print_check_results, show_tables
 from holdfast.cli.errors import NotFound, UsageError
 from holdfast.cli.formatting import format_duration
-from holdfast.cli.maintenance import CreateTables, check_tables, print_check_results
 from holdfast.text import format_count
 
 _ASSIGNMENTS = {
@@ -76,17 +76,17 @@ def tables(
     as_json: AsJson = False,
 ) -> None:
     """Check the DynamoDB tables of conversations."""
-    from holdfast.chat.building import create_chat_tables
-    from holdfast.chat.checks.tables import check_chat_tables
-    from holdfast.chat.settings import read_chat_settings
+    from holdfast.chat.checks import CONVERSATION_STORE
+    from holdfast.chat.settings import ChatSettings
+    from holdfast.settings import read_settings
 
-    store = read_chat_settings(os.environ).store_url
-    make = create_chat_tables if create else None
-    check_tables(store, "HOLDFAST_CHAT_STORE", make, check_chat_tables, as_json)
+    show_tables(
+        CONVERSATION_STORE, read_settings(ChatSettings, os.environ).store_url, create, as_json
+    )
 
 
 def doctor(as_json: AsJson = False) -> None:
     """Check settings, store, queues, webhook, profiles and waiting messages for problems."""
-    from holdfast.chat.building import check_chat
+    from holdfast.chat.checks import examine_conversations
 
-    print_check_results(check_chat(os.environ), as_json)
+    print_check_results(examine_conversations("chat", os.environ), as_json)

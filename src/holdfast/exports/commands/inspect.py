@@ -3,16 +3,17 @@
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast.cli.arguments import AsJson, parse_choice
 from holdfast.cli.console import print_facts, print_json, print_list, print_result
+from holdfast.cli.doctor import CreateTables, print_check_results, show_tables
 from holdfast.cli.errors import NotFound, silence_log
 from holdfast.cli.formatting import format_age
 from holdfast.cli.ids import complete_id
-from holdfast.cli.maintenance import CreateTables, check_tables, print_check_results
 from holdfast.exports.commands.options import STORE_VARIABLE, Store, resolve_store
 from holdfast.exports.model import (
     CallbackState,
@@ -114,12 +115,9 @@ def tables(
     as_json: AsJson = False,
 ) -> None:
     """Check the DynamoDB tables of a job store."""
-    from holdfast.exports.building import create_job_tables
-    from holdfast.exports.checks.tables import check_job_tables
+    from holdfast.exports.checks import JOB_STORE
 
-    store = jobs or os.environ.get(STORE_VARIABLE, "")
-    make = create_job_tables if create else None
-    check_tables(store, "--jobs", make, check_job_tables, as_json)
+    show_tables(JOB_STORE, jobs or os.environ.get(STORE_VARIABLE, ""), create, as_json)
 
 
 def doctor(
@@ -136,13 +134,18 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check settings, job store, target and state machine for problems."""
-    from holdfast.exports.building import open_jobs
-    from holdfast.exports.checks.jobs import Exports, examine_exports
+    from holdfast.exports.checks import examine_exports, examine_machine
+    from holdfast.exports.target_check import examine_target
 
+    env = {**os.environ, **({STORE_VARIABLE: jobs} if jobs else {})}
+    checks = [
+        (examine_exports, "exports"),
+        (examine_target, to),
+        (examine_machine, state_machine),
+    ]
     with silence_log():
-        store = resolve_store(jobs)
-        subject = Exports(os.environ, store, open_jobs, to, state_machine)
-        print_check_results(examine_exports(subject), as_json)
+        results = (check(target, env) for check, target in checks if target is not None)
+        print_check_results(chain.from_iterable(results), as_json)
 
 
 # -- for a terminal

@@ -10,7 +10,6 @@ import typer
 from holdfast.cli.errors import UsageError
 from holdfast.cli.formatting import parse_size
 from holdfast.errors import ConfigError, StoreUnavailable
-from holdfast.exports.file_names import find_store_in_folder
 from holdfast.urls import TARGETS, parse_url
 
 if TYPE_CHECKING:
@@ -75,7 +74,8 @@ class DownloadOptions:
 
     def resolve_settings(self) -> "ExportSettings":
         """Return the settings: options win over the environment. Raises ConfigError."""
-        from holdfast.exports.settings import read_export_settings
+        from holdfast.exports.settings import ExportSettings
+        from holdfast.settings import read_settings
 
         given = {
             "worker_pool_size": self.workers,
@@ -88,7 +88,9 @@ class DownloadOptions:
             "durable": self.durable,
         }
         # A flag that is not given does not mean "no", because the environment may turn it on.
-        return read_export_settings(os.environ, {n: v for n, v in given.items() if v})
+        return read_settings(
+            ExportSettings, os.environ, given={n: v for n, v in given.items() if v}
+        )
 
 
 def check_target(to: str) -> Path | None:
@@ -116,8 +118,8 @@ def require_usable_target(to: str) -> None:
 
     Raises StoreUnavailable with the reason, and ConfigError for a missing package or setting.
     """
-    from holdfast.doctor.runner import CheckFailed
-    from holdfast.exports.checks.target import check_target as examine_target
+    from holdfast.doctor.checks import CheckFailed
+    from holdfast.exports.target_check import check_target as examine_target
 
     try:
         for _ in examine_target(to):
@@ -131,11 +133,6 @@ def require_usable_target(to: str) -> None:
 
 def resolve_store(given: str | None) -> str:
     """Return the given store, or else the variable's, or else the one in the data folder."""
-    if url := given or os.environ.get(STORE_VARIABLE, ""):
-        return find_store_in_folder(url)
-    return get_default_store(DownloadOptions().resolve_settings())
+    from holdfast.exports.settings import find_job_store
 
-
-def get_default_store(settings: "ExportSettings") -> str:
-    """Return the store in the data folder."""
-    return str(Path(settings.data_dir, "exports", "jobs.db"))
+    return find_job_store(os.environ, given)

@@ -36,7 +36,6 @@ from holdfast.exports.commands.options import (
     Store,
     To,
     check_target,
-    get_default_store,
     require_usable_target,
 )
 from holdfast.exports.file_names import OWN_FOLDER, find_store_in_folder
@@ -92,7 +91,7 @@ def _choose_store(given: str | None, folder: Path | None, settings: "ExportSetti
     if given:
         return find_store_in_folder(given)
     if folder is None:
-        return get_default_store(settings)
+        return settings.default_store
     # With the umask's mode; the store's folder is private.
     folder.mkdir(parents=True, exist_ok=True)
     return str(folder / OWN_FOLDER / "jobs.db")
@@ -137,7 +136,8 @@ class ExportRun:
 
     def _make_runner(self) -> ForegroundRunner[ExportJob]:
         from holdfast.exports.building import build_export_engine
-        from holdfast.exports.heartbeat_settings import read_heartbeat_settings
+        from holdfast.exports.settings import HeartbeatSettings
+        from holdfast.settings import read_settings
         from holdfast.telemetry.logging import make_line_log
 
         style: Literal["plain", "text"] = "plain" if is_terminal() else "text"
@@ -148,7 +148,7 @@ class ExportRun:
             self.to,
             settings=self._limit_workers(),
             # No execution waits for a result, and a job that paused for days is not stalled.
-            heartbeats=read_heartbeat_settings({"HOLDFAST_STALL_SECONDS": "never"}),
+            heartbeats=read_settings(HeartbeatSettings, {"HOLDFAST_STALL_SECONDS": "never"}),
             by_job=False,
             events=events,
         )

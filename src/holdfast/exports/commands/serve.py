@@ -69,9 +69,10 @@ def serve(
     )
     from holdfast.exports.commands.live_view import ExportMonitor, show_export
     from holdfast.exports.consumer import ExportJobConsumer
-    from holdfast.exports.heartbeat_settings import read_heartbeat_settings
+    from holdfast.exports.settings import HeartbeatSettings
     from holdfast.queue.message import AnyMessage
     from holdfast.queues.opening import open_queue
+    from holdfast.settings import read_settings
     from holdfast.worker.worker import Worker
 
     check_target(to)
@@ -94,7 +95,7 @@ def serve(
             repository,
             to,
             settings=settings,
-            heartbeats=read_heartbeat_settings(os.environ),
+            heartbeats=read_settings(HeartbeatSettings, os.environ),
             manifests=manifests,
             callbacks=callbacks,
             events=events,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.chat.checks.tables import check_chat_tables
+from holdfast.chat.checks import CONVERSATION_STORE
 from holdfast.chat.dynamodb import DynamoDBConversations, create_tables
 from holdfast.chat.dynamodb.tables import define_tables, tables_from_prefix
 from holdfast.chat.errors import LockLost, PermanentError
@@ -17,6 +17,7 @@ from holdfast.chat.policy import ConversationPolicy
 from holdfast.chat.processor import BatchProcessor
 from holdfast.chat.staging import Stager
 from holdfast.doctor.checks import CheckLevel
+from holdfast.doctor.stores import check_tables
 from holdfast.queue.message import get_lease
 from holdfast.store.dynamodb.values import encode, measure_size
 from holdfast.testing import ManualClock, MemoryQueue
@@ -386,7 +387,7 @@ def test_tables_are_created_with_keys_and_expiry_and_pass_the_checks(client: Any
     names = [entry["TableName"] for entry in define_tables(tables_from_prefix("acme-"))]
     assert create_tables(client, "acme-") == names
     assert create_tables(client, "acme-") == []
-    results = list(check_chat_tables("dynamodb:acme-", client))
+    results = list(check_tables(CONVERSATION_STORE, "dynamodb:acme-", client))
     assert {entry.level for entry in results} == {CheckLevel.OK}
     assert sum(entry.check == "expiry" for entry in results) == 3
     create_conversation(DynamoDBConversations("acme-", client=client))
@@ -401,7 +402,7 @@ def test_doctor_reports_missing_tables_and_how_to_create_them(client: Any) -> No
     )
     for one in wanted[:4]:
         client.create_table(**one)
-    found = list(check_chat_tables("dynamodb:half-", client))
+    found = list(check_tables(CONVERSATION_STORE, "dynamodb:half-", client))
     gone = [one for one in found if one.level is CheckLevel.FAIL]
     assert [one.found.split()[0] for one in gone] == [
         "half-conversations-trigger-lock",

@@ -14,14 +14,14 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from moto import mock_aws
 
 from holdfast.aws import clients
-from holdfast.doctor.runner import CheckFailed
+from holdfast.doctor.checks import CheckFailed
 from holdfast.errors import ConfigError
-from holdfast.exports.checks.target import check_target
 from holdfast.exports.downloads.errors import TaskError
 from holdfast.exports.downloads.partial_files import PartialFile
 from holdfast.exports.downloads.s3_target import S3Target, read_lines
 from holdfast.exports.downloads.task import Digests, RunningDownload, TaskInput
 from holdfast.exports.errors import InvalidJob, StoreUnavailable
+from holdfast.exports.target_check import check_target
 from holdfast.lease.clock import SYSTEM_CLOCK
 from support.downloads import ExportPlace, export_place, sha256
 from support.http_server import LoopbackServer, Route, cut, file, status

@@ -1,23 +1,123 @@
-"""Check a state machine that waits for Holdfast's callbacks, for `doctor`.
+"""Checks of exports: settings, downloads, job store, state machine.
 
-This checks every state whose resource ends with .waitForTaskToken, also inside Parallel and
-Map states. A definition may contain anything, so unexpected parts of it are skipped.
+`holdfast export doctor` runs them.
 """
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.doctor.checks import CheckResult, fail, ok, warn
-from holdfast.doctor.runner import CheckFailed, explain_aws_errors, run_checks
+from holdfast.doctor.aws import explain_aws_errors
+from holdfast.doctor.checks import CheckFailed, CheckResult, fail, ok, run_checks, warn
+from holdfast.doctor.stores import StoreKind, StoreTables, check_store
+from holdfast.errors import ConfigError
+from holdfast.exports.building import create_job_tables, open_jobs
+from holdfast.exports.errors import JobNotFound
 from holdfast.exports.heartbeats.interval import check_interval
+from holdfast.exports.model import ACTIVE, CallbackState
+from holdfast.exports.ports import JobStateRepository
+from holdfast.exports.settings import HeartbeatSettings, find_job_store
+from holdfast.exports.sqlite_jobs import JOBS
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.settings import read_settings
+from holdfast.text import format_count
+from holdfast.version import format_install_command
 
 _WAIT_SUFFIX = ".waitForTaskToken"
 _TOKENS = ("$$.Task.Token", "$states.context.Task.Token")
 _TIMEOUTS = ("States.Timeout", "States.HeartbeatTimeout", "States.TaskFailed", "States.ALL")
 _LEASE_SECONDS = 40.0  # a lease of this length gives each call five seconds
+_QUIET_SECONDS = 600.0  # without progress, after which doctor warns
+
+
+def examine_exports(target: str, env: Mapping[str, str]) -> Iterator[CheckResult]:
+    """Check exports and yield the results one by one. Nothing is left behind."""
+    return run_checks(env, *EXPORTS)
+
+
+def _check_settings(env: Mapping[str, str]) -> Iterator[CheckResult]:
+    heartbeats = read_settings(HeartbeatSettings, env)
+    if heartbeats.enabled:
+        text = f"they are on, every {heartbeats.interval_seconds:g} s"
+        yield ok(text, check="heartbeats")
+    else:
+        yield warn(
+            "they are off, so Step Functions times out jobs that take longer than its "
+            "HeartbeatSeconds",
+            "set STEP_FUNCTIONS_HEARTBEAT_ENABLED to true, or unset it",
+            check="heartbeats",
+        )
+    if (result := heartbeats.check_timeout()) is not None:
+        yield replace(result, check="heartbeat")
+
+
+def _check_pycurl(env: Mapping[str, str]) -> Iterator[CheckResult]:
+    try:
+        import pycurl
+    except ImportError:
+        yield fail("is not installed", format_install_command("export"))
+    else:
+        yield ok(f"is installed, with libcurl {pycurl.version_info()[1]}")
+
+
+def _check_store(env: Mapping[str, str]) -> Iterator[CheckResult]:
+    return check_store(JOB_STORE, find_job_store(env), env)
+
+
+EXPORTS = (
+    ("settings", _check_settings),
+    ("pycurl", _check_pycurl),
+    ("job store", _check_store),
+)
+
+
+# -- the job store
+
+
+def _define_tables(prefix: str) -> StoreTables:
+    from holdfast.exports.dynamodb import tables
+
+    names = tables.JobTables(f"{prefix}{tables.JOBS}", f"{prefix}{tables.TASKS}")
+    expiring = dict.fromkeys((names.jobs, names.tasks), "ttl")
+    command = tables.format_tables_command(names)
+    return StoreTables(tables.define_tables(names), expiring, command)
+
+
+def _examine_jobs(jobs: JobStateRepository, env: Mapping[str, str]) -> Iterator[CheckResult]:
+    with suppress(JobNotFound):
+        jobs.note_progress("holdfast-doctor")  # needs write permission; no such job exists
+    active = [job for status in ACTIVE for job in jobs.find_by_status(status)]
+    with_token = sum(job.has_task_token() for job in active)
+    yield ok(f"{len(active)} active, {with_token} of them with a task token", check="jobs")
+    if pending := sum(job.callback.state is CallbackState.PENDING for job in active):
+        yield warn(
+            f"{format_count(pending, 'decided job')} whose result has not reached Step "
+            "Functions",
+            "run a service that can reach it, with `holdfast export serve`",
+            check="callbacks",
+        )
+    before = SYSTEM_CLOCK.time() - _QUIET_SECONDS
+    if unmoved := sum(job.last_progress_at < before for job in active):
+        yield warn(
+            f"{format_count(unmoved, 'active job')} without progress for "
+            f"{_QUIET_SECONDS / 60:g} minutes",
+            "`holdfast export list` shows them; check that a service is running",
+            check="progress",
+        )
+
+
+JOB_STORE = StoreKind(
+    JOBS, _define_tables, create_job_tables, open_jobs, _examine_jobs, "job", "--jobs"
+)
+
+
+# -- a state machine that waits for Holdfast's callbacks
+#
+# Every state whose resource ends with .waitForTaskToken is checked, also inside Parallel and
+# Map states. A definition may contain anything, so unexpected parts of it are skipped.
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +137,16 @@ class TaskTokenState:
         return float(value) if isinstance(value, int | float) and value is not True else None
 
 
-def examine_state_machine(source: str, interval_seconds: float | None) -> Iterator[CheckResult]:
-    """Check the state machine with that ARN, or in that file.
+def examine_machine(source: str, env: Mapping[str, str]) -> Iterator[CheckResult]:
+    """Check the state machine with that ARN, or in that file, against the heartbeats' settings.
 
-    If `interval_seconds` is None, HeartbeatSeconds is not checked.
+    If the settings are wrong, HeartbeatSeconds is not checked.
     """
 
     def examine(source: str) -> Iterator[CheckResult]:
+        interval_seconds = None
+        with suppress(ConfigError):
+            interval_seconds = read_settings(HeartbeatSettings, env).interval_seconds
         is_arn = source.startswith("arn:")
         definition = _describe(source) if is_arn else _read_definition(source)
         return check_definition(definition, interval_seconds)

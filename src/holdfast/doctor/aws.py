@@ -1,54 +1,56 @@
-"""Checks of the Lambda functions that an SQS queue feeds."""
+"""What checks of AWS share: errors that become results, and functions that a queue feeds."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from holdfast.aws import clients
-from holdfast.aws.errors import get_error_code
-from holdfast.doctor.checks import CheckResult, fail, ok, warn
+from holdfast.aws.clients import make_fail_fast_client
+from holdfast.aws.errors import DENIED, describe_cause, get_client_errors, get_error_code
+from holdfast.doctor.checks import CheckFailed, CheckResult, fail, ok, warn
 from holdfast.errors import HoldfastError
 from holdfast.queues.sqs.address import QueueAddress
 
 _LEASE_SECONDS = 40.0  # a lease of this length gives each call five seconds
 
 
+@contextmanager
+def explain_aws_errors(problem: str, *, denied: str, otherwise: str) -> Iterator[None]:
+    """Turn an error of an AWS call inside into CheckFailed, with the error's code.
+
+    `denied` is the remedy if the call is not allowed, and `otherwise` that of other errors.
+    """
+    try:
+        yield
+    except get_client_errors() as error:
+        remedy = denied if get_error_code(error) in DENIED else otherwise
+        raise CheckFailed(f"{problem} ({describe_cause(error)})", remedy) from error
+
+
 def check_event_sources(
     address: QueueAddress, arn: str, visibility_seconds: int, client: Any = None
 ) -> Iterator[CheckResult]:
-    """Check every function that the queue feeds.
-
-    It is not a problem if they cannot be listed.
-    """
-    from botocore.exceptions import BotoCoreError, ClientError
-
+    """Check every function that the queue feeds. It is no problem if they cannot be listed."""
+    location = {"region_name": address.region, "endpoint_url": address.endpoint}
+    unlisted: tuple[type[Exception], ...] = (HoldfastError, *get_client_errors())
     try:
-        if client is None:
-            location = {"region_name": address.region, "endpoint_url": address.endpoint}
-            client = clients.make_fail_fast_client("lambda", _LEASE_SECONDS, **location)
+        client = client or make_fail_fast_client("lambda", _LEASE_SECONDS, **location)
         pages = client.get_paginator("list_event_source_mappings").paginate(EventSourceArn=arn)
         mappings = [each for page in pages for each in page.get("EventSourceMappings", ())]
-    except (BotoCoreError, ClientError, HoldfastError) as error:
+    except unlisted as error:
         code = get_error_code(error) or type(error).__name__
         yield ok(f"cannot list the functions that the queue feeds ({code})")
         return
     if not mappings:
         yield ok("the queue feeds no function here")
     for mapping in mappings:
-        arn = str(mapping.get("FunctionArn", ""))
-        timeout_seconds = _read_timeout(client, arn)
+        arn, timeout_seconds = str(mapping.get("FunctionArn", "")), None
+        with suppress(*get_client_errors()):  # of another account, or without permission
+            configuration = client.get_function_configuration(FunctionName=arn)
+            timeout_seconds = int(configuration["Timeout"])
         name = f"lambda {arn.partition(':function:')[2] or arn}"
         for result in check_mapping(mapping, timeout_seconds, visibility_seconds):
             yield replace(result, check=name)
-
-
-def _read_timeout(client: Any, arn: str) -> int | None:
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        return int(client.get_function_configuration(FunctionName=arn)["Timeout"])
-    except (BotoCoreError, ClientError):  # of another account, or without permission
-        return None
 
 
 def check_mapping(

@@ -5,16 +5,20 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from holdfast.doctor.checks import CheckResult, ok, warn
-from holdfast.doctor.runner import CheckFailed, explain_aws_errors
+from holdfast.doctor.aws import explain_aws_errors
+from holdfast.doctor.checks import CheckFailed, CheckResult, grade, ok, run_checks
 from holdfast.exports.file_names import OWN_FOLDER
 from holdfast.urls import TARGETS, parse_url
 
-_MIN_FREE_BYTES = 1 << 30
 _PROBE = ".holdfast-doctor"
+
+
+def examine_target(to: str, env: Mapping[str, str]) -> Iterator[CheckResult]:
+    """Check a target for doctor, and return the results one by one."""
+    return run_checks(to, ("target", check_target))
 
 
 def check_target(to: str) -> Iterator[CheckResult]:
@@ -38,11 +42,10 @@ def _check_folder(to: str) -> Iterator[CheckResult]:
     made = "" if path.exists() else "; it will be made"
     yield ok(f"{to} can be written to{made}")
     free = shutil.disk_usage(existing).free
-    if free < _MIN_FREE_BYTES:
-        remedy = "free some space, or use another disk"
-        yield warn(f"{free / 1e6:,.0f} MB are free", remedy, check="space")
-    else:
-        yield ok(f"{free / 1e9:,.1f} GB are free", check="space")
+    is_little = free < 1 << 30
+    text = f"{free / 1e6:,.0f} MB are free" if is_little else f"{free / 1e9:,.1f} GB are free"
+    remedy = "free some space, or use another disk"
+    yield grade(text, remedy, warns=is_little, check="space")
 
 
 def _try_to_write(folder: Path, *, is_target: bool) -> None:
