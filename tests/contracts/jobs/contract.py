@@ -34,8 +34,8 @@ class JobStoreContract(
 ):
     """All promises of a job store."""
 
-    examples: ClassVar[int] = 5
-    """How many sequences of calls are compared with the store in memory."""
+    examples: ClassVar[int] = 15
+    """How many sequences of calls are compared with the model."""
 
     @pytest.fixture
     def clock(self) -> ManualClock:
@@ -57,8 +57,8 @@ class JobStoreContract(
         """Return the store, opened once."""
         return open_repository(clock)
 
-    def test_any_order_of_calls_does_what_the_store_in_memory_does(
+    def test_any_order_of_calls_does_what_the_model_says(
         self, open_repository: OpenRepository, clock: ManualClock
     ) -> None:
-        """Counters match rows, and each call does what the rules say."""
+        """Counters match rows, and each call does what the model does."""
         run_machine(open_repository, clock, self.examples)

@@ -1,7 +1,7 @@
-"""Compare any order of calls, from two openings of one store, with the store in memory.
+"""Compare any order of calls, from two openings of one store, with the model.
 
-That one applies the rules of `transitions` and nothing else. Each call is made to both. They
-must return the same, raise the same, and leave the same jobs and tasks.
+Each call is made to both. They must return the same, raise the same, and leave the same
+jobs and tasks.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from contracts.jobs.model import JobModel
 from contracts.jobs.support import (
     CLOSED,
     GIVEN_UP,
@@ -39,7 +40,7 @@ from holdfast.exports.model import (
     TaskToken,
 )
 from holdfast.exports.ports import JobStateRepository
-from holdfast.testing import ManualClock, MemoryJobs
+from holdfast.testing import ManualClock
 
 STEPS = 30
 TASKS = 4  # of a job
@@ -57,13 +58,13 @@ _numbers = count()
 
 
 class JobMachine(RuleBasedStateMachine):
-    """Calls a store and one in memory alike, and compares them after each call."""
+    """Calls a store and the model alike, and compares them after each call."""
 
     def __init__(self, open_repository: OpenRepository, clock: ManualClock) -> None:
         super().__init__()
         self.clock = clock
         self.stores = [open_repository(clock, keep_seconds=KEEP) for _ in range(2)]
-        self.model = MemoryJobs(clock=clock, keep_seconds=KEEP)
+        self.model = JobModel(clock, keep_seconds=KEEP)
         number = next(_numbers)  # all examples may share one store
         self.ids = [f"{number}-first", f"{number}-second"]
 

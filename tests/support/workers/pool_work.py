@@ -178,6 +178,15 @@ class PoolWork:
             time.sleep(600)
         return DONE
 
+    def talk_without_end(self, task: Task, report: Callable[[int], None]) -> Any:
+        """Send a frame of 4 GiB the first time, or as much of it as the pool reads."""
+        if task["attempt"] == 1:
+            os.write(int(sys.argv[3]), struct.pack("!I", 0xFFFFFFFF))
+            for _ in range(256):
+                os.write(int(sys.argv[3]), b"x" * (1 << 20))
+            time.sleep(600)
+        return DONE
+
     def answer_for_others(self, task: Task, report: Callable[[int], None]) -> Any:
         """Respond with every nonce but its own, then twice with its own."""
         for nonce in range(1, 50):

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from select import poll
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from holdfast.events import Events
 from holdfast.exports.events import PoolWorkerEnded, PoolWorkerStarted, TaskRetried
 from holdfast.exports.model import TaskResult, TaskToken
 from holdfast.exports.pool import wire
-from holdfast.exports.pool.pool import WorkerPool, make_program
+from holdfast.exports.pool.pool import WakeupPipe, WorkerPool, make_program
 from holdfast.exports.pool.ports import Assignment
 from holdfast.exports.pool.supervisor import Supervisor
 from holdfast.exports.pool.worker import WorkerSlot
@@ -486,6 +488,20 @@ def test_an_invalid_frame_ends_only_its_worker(notes: Notes, do: str, reason: st
     assert [ended.reason for ended in seen.of(PoolWorkerEnded)] == [reason]
 
 
+def test_an_endless_frame_ends_its_worker_and_costs_no_memory(notes: Notes) -> None:
+    tasks, seen = Tasks(task("talk_without_end"), task("finish", "other")), Seen()
+    tracemalloc.start()
+    try:
+        with pool_of(notes, tasks, seen=seen, slots=1):
+            assert tasks.result().success
+            assert tasks.result("other").success
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 << 20
+    assert [ended.reason for ended in seen.of(PoolWorkerEnded)] == ["sent an invalid message"]
+
+
 @pytest.mark.requirement("R004-034")
 def test_only_results_of_a_workers_running_tasks_count_and_only_once(
     notes: Notes,
@@ -535,6 +551,28 @@ def test_a_result_counts_even_if_its_worker_is_gone_before_all_is_read(notes: No
     finally:
         supervisor.stop(0.0)
         eventually(lambda: clock.advance(1.0) or (supervisor.tick() and supervisor.ended))
+
+
+def test_killing_a_worker_ends_what_it_started_although_its_pipes_are_open(
+    notes: Notes,
+) -> None:
+    process = ChildProcess(make_program(pool_work.work(notes.path), 1, 1.0), SYSTEM_CLOCK)
+    try:
+        process.send(1, wire.pack_task({"do": "have_children"}, "j", "t", 1, 1))
+        child = notes.pid("child")
+        process.kill()
+        # Also without the guard, which waits for the end of the pipe.
+        eventually(lambda: not is_alive(child) and not members(process.pid))
+    finally:
+        assert process.destroy() == "SIGKILL"
+
+
+def test_a_result_that_was_sent_before_the_end_counts(notes: Notes) -> None:
+    tasks = Tasks(task("done_and_dead"))
+    with pool_of(notes, tasks, max_attempts=1) as pool:
+        assert tasks.result().bytes_processed == 5
+        eventually(lambda: len(notes.values("made")) == 2 and pids(pool))
+    assert len(tasks.results) == 1
 
 
 def test_a_pause_of_the_supervisor_is_not_counted_against_workers(notes: Notes) -> None:
@@ -696,6 +734,22 @@ def test_starting_and_stopping_may_be_repeated_or_left_out(notes: Notes) -> None
         assert pool.list_workers() == []
 
 
+def test_a_wake_up_ends_the_next_wait_once() -> None:
+    pipe = WakeupPipe()
+    pipe.wake()  # it is closed, so nothing happens
+    pipe.open()
+    try:
+        pipe.wake()
+        before = time.monotonic()
+        pipe.wait(poll(), WAIT_TIMEOUT)
+        assert time.monotonic() - before < WAIT_TIMEOUT / 2
+        before = time.monotonic()
+        pipe.wait(poll(), 0.05)
+        assert time.monotonic() - before >= 0.04
+    finally:
+        pipe.close()
+
+
 def test_a_source_that_raises_does_not_end_the_pool(notes: Notes) -> None:
     class Clumsy(Tasks):
         def take(self) -> Assignment | None:
@@ -722,6 +776,19 @@ class ClumsyClock(SystemClock):
             self.failures -= 1
             raise LookupError("clumsy")
         return super().monotonic()
+
+
+def test_a_pass_that_fails_does_not_end_the_running_tasks(
+    notes: Notes, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks, clock = Tasks(task("finish", seconds=0.5)), ClumsyClock()
+    with pool_of(notes, tasks, clock=clock) as pool:
+        eventually(lambda: notes.values("begin"))
+        clock.failures = 1
+        pool.wake()
+        assert tasks.result().success
+    assert "a pass of holdfast-pool failed" in caplog.text
+    assert len(notes.values("begin")) == 1
 
 
 # -- pools that cannot start
@@ -861,6 +928,19 @@ def test_a_program_that_never_stops_its_pool_ends_and_so_do_the_workers(notes: N
     with parent(notes, "have_children", "leave") as process:
         assert process.wait(WAIT_TIMEOUT) == 0
         eventually(lambda: not any(members(pid) for pid in two(notes)))
+
+
+def test_only_the_pool_handles_ctrl_c_and_its_workers_do_not_get_it(notes: Notes) -> None:
+    with parent(notes, "have_children", "stay") as process:
+        workers = eventually(lambda: two(notes))
+        notes.pid("child")
+        eventually(lambda: notes.values("staying"))
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=WAIT_TIMEOUT)
+        assert process.returncode == 3
+        assert errors == ""
+        assert not any(members(pid) for pid in workers)
+        assert len(notes.values("close")) == 1  # the idle worker ended by itself
 
 
 def test_workers_that_are_just_starting_do_not_get_ctrl_c(notes: Notes) -> None:
