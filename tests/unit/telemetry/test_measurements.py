@@ -12,10 +12,13 @@ from holdfast.lease.keeper import LeaseKeeper
 from holdfast.lease.lease import RENEWED, Lease, Refused, Renewal, Unanswered
 from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.telemetry.measurements import MAX_LABEL_VALUES
-from holdfast.telemetry.metric import MetricKind
-from holdfast.telemetry.metric_table import METRICS, categorize_reason
+from holdfast.telemetry.metrics import (
+    Histogram,
+    categorize_reason,
+    list_metrics,
+)
 from holdfast.telemetry.prometheus import Metrics
-from holdfast.telemetry.sampler import QueueSampler
+from holdfast.telemetry.setup import QueueSampler
 from holdfast.testing import ManualClock, MemoryQueue
 
 
@@ -46,16 +49,16 @@ def shown() -> Shown:
 
 def test_names_are_unique_in_every_backend() -> None:
     for attribute in ("name", "prometheus_name", "otel_name", "cloudwatch_name"):
-        names = [getattr(metric, attribute) for metric in METRICS]
+        names = [getattr(metric, attribute) for metric in list_metrics()]
         assert len(set(names)) == len(names)
 
 
 def test_the_longest_handlers_are_told_apart() -> None:
-    [attempts] = [metric for metric in METRICS if metric.name == "attempt_seconds"]
+    [attempts] = [metric for metric in list_metrics() if metric.name == "attempt_seconds"]
     assert attempts.buckets[-1] == 12 * 3600
-    for metric in METRICS:
+    for metric in list_metrics():
         assert list(metric.buckets) == sorted(metric.buckets)
-        assert bool(metric.buckets) == (metric.kind is MetricKind.HISTOGRAM)
+        assert bool(metric.buckets) == (isinstance(metric, Histogram))
 
 
 def test_a_reading_at_the_limit_of_a_bucket_is_in_it(shown: Shown) -> None:
