@@ -16,7 +16,7 @@ from holdfast import AnyMessage, SQLiteQueue, SQSQueue, open_queue
 from holdfast.queue.info import QueueStats
 from holdfast.queue.manager import QueueManager
 from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
-from holdfast.web import actions, live, web_app
+from holdfast.web import actions, rendering, web_app
 
 HOST = "http://127.0.0.1"
 ORIGIN = {"Origin": HOST}
@@ -198,7 +198,7 @@ def test_a_form_that_never_arrives_is_given_up(
 def test_viewers_beyond_the_limit_are_refused_also_if_all_come_at_once(
     queue: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "MAX_STREAMS", 3)
+    monkeypatch.setattr(rendering, "MAX_STREAMS", 3)
     app = web_app([queue])
 
     def open_stream() -> SlowClient:
