@@ -68,7 +68,10 @@ def test_a_file_queue_shows_its_leases_and_workers(tmp_path: Path) -> None:
         assert "holds 1" in page
         message_page = client.get("/queues/acme-enrich/message?id=c&body=1").text
         assert "&#34;page&#34;: 7" in message_page
-        assert "no answer" in client.get("/queues/acme-enrich/dead?field=id%3Da").text
+        dead = "/queues/acme-enrich/dead"
+        assert "no answer" in client.get(f"{dead}?field=id%3Da").text
+        assert "Choose a" in client.get(f"{dead}?text=ANSWER").text
+        assert "Choose a" not in client.get(f"{dead}?text=other").text
 
 
 def test_the_page_says_since_when_the_depth_is_known() -> None:
