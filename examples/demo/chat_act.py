@@ -7,14 +7,26 @@ the first message is delivered again ─▶ it has no effect ─▶ totals
 """
 
 import json
+import os
+import signal
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from threading import Event
 from typing import Any, ClassVar
 
-from chat_worker import HOLD
-from harness import ALL, Act, Process, Stage, Total
+from harness import ALL, Act, Stage, Total
 
-from holdfast.chat import ConversationKey, ConversationProfile, Inbound, Trigger, build_chat
+from holdfast import Events, Worker
+from holdfast.chat import (
+    Channel,
+    ConversationKey,
+    ConversationProfile,
+    Inbound,
+    Trigger,
+    build_chat,
+)
+from holdfast.events import EventLog
 
 NAME = "ada"
 KEY = ConversationKey(f"whatsapp:{NAME}", "demo")
@@ -37,23 +49,10 @@ SETTINGS = {
 }
 POLLS_BETWEEN_MESSAGES = 3
 QUIET_POLLS = 2  # a trigger that is moved between two folders is counted in neither
-# The totals: key, label, expected count and note.
-TOTALS = (
-    ("messages", "messages", 4, "three quick ones, and one too late for their batch"),
-    ("in_history", "in the history", 4, "each exactly once"),
-    ("replies", "replies", 2, "one to the three, one to the late message"),
-    ("recorded", "recorded replies", 2, "in the history"),
-    ("asked", "writer calls", 2, "none for a prepared reply"),
-    ("sent", "sender calls", 2, "one for each reply"),
-    ("answered_twice", "answered twice", 0, "quoted in two replies"),
-    ("lost", "lost", 0, "in no reply"),
-    ("staged_left", "left staged", 0, ""),
-    ("locks_left", "left locked", 0, ""),
-    ("parked", "parked", 0, "waiting for an operator"),
-    ("workers_killed", "workers killed", 1, "with SIGKILL, before the send"),
-    ("taken_over", "taken over", 1, "prepared replies that were sent"),
-    ("delivered_again", "delivered again", 1, "an answered message, without effect"),
-)
+
+
+HOLD = "--hold"  # the worker never sends the reply, but waits until it is killed
+DRAIN_SECONDS = 5.0
 
 
 class ChatAct(Act):
@@ -64,17 +63,17 @@ class ChatAct(Act):
     web_options = ("--chat=chat.db",)
     queue_name = "chat/whatsapp"
     message = Trigger
-    command = ("chat_worker",)
+    command = ("chat_act",)
     done = "turn_finished"
     story: ClassVar = {
+        "lock_busy": "gets a trigger while the lock is held",
+        "batch_begun": "takes {fragments} of the messages as one batch",
         "reply_written": "the reply is written and stored as prepared",
         "reply_sent": "the reply is sent",
         "turn_finished": "messages and reply are written to the history in one write",
         "nothing_staged": "its trigger finds no unanswered message",
         "batch_parked": "batch parked: {reason}",
-        "dead_lettered": "dead lettered: {reason}",
         "batch_failed": "batch failed: {error}",
-        "sent_not_recorded": "sent not recorded: {error}",
     }
     terms = (
         "A message is answered if a sent reply quotes it. Replies are counted in the outbox "
@@ -99,13 +98,19 @@ class ChatAct(Act):
             self.wait(POLLS_BETWEEN_MESSAGES)
         # Started only now, so that the three are one batch however slow the machine is.
         first = self.start(HOLD)
-        self.wait_until(lambda: first.counts["batch_begun"])
+        self.wait_until(lambda: first.events["batch_begun"])
         self._write("wa-4", "too late for that batch, ")
         second = self.start()
         # Now neither can continue, because the first waits before the send until it is killed
         # and the second did not get the lock. So the following steps do not race.
-        self.wait_until(lambda: first.counts["reply_written"] and second.counts["lock_busy"])
+        self.wait_until(lambda: first.events["reply_written"] and second.events["lock_busy"])
         self.kill(first, self._describe_reply)
+        self.wait_until(lambda: second.events["lock_taken_over"])
+        reply = second.events["lock_taken_over"][0]["outbox"]
+        self.taken_over += reply == "prepared"
+        self.screen.report(
+            f"worker 2: has the lock, {self.describe_takeover()}; the reply is {reply}"
+        )
         self.wait_until(self._is_quiet, QUIET_POLLS)
         # Otherwise the trigger of the message that is delivered again would also answer a
         # message whose trigger was lost, and hide the error.
@@ -131,22 +136,6 @@ class ChatAct(Act):
         state = type(conversation.outbox).__name__ if conversation else "no"
         return f"reply {state.removesuffix('Reply').lower()}, not sent"
 
-    def describe(self, process: Process, event: dict[str, Any]) -> str | None:
-        """Tell what a worker does with the lock and the batch."""
-        match event:
-            case {"event": "lock_taken_over", "outbox": state}:
-                self.taken_over += state == "prepared"
-                return f"has the lock, {self.describe_takeover()}; the reply is {state}"
-            case {"event": "lock_busy", "own": True}:
-                return "has the trigger, but the killed worker's lock has not ended yet"
-            case {"event": "lock_busy"}:
-                return "gets the late message's trigger while the lock is held, and acks it"
-            case {"event": "batch_begun", "fragments": 1}:
-                return "takes 1 message as a batch"
-            case {"event": "batch_begun", "fragments": count}:
-                return f"takes {count} messages as one batch"
-        return super().describe(process, event)
-
     def list_shares(self) -> Sequence[tuple[str, int, str]]:
         """Return how many messages wait, are being answered, and are answered."""
         conversation, answered = self.store.get(KEY), len(self._read_sids())
@@ -165,22 +154,38 @@ class ChatAct(Act):
 
     def list_totals(self) -> Sequence[Total]:
         """Compare the messages with the history, the replies and the workers' events."""
-        history, conversation = self.store.history(KEY, limit=ALL), self.store.get(KEY)
-        outbox = self.app.settings.outbox_folder.glob("*.json")
-        events = sum((worker.counts for worker in self.started), Counter[str]())
-        return list_totals(
-            self._read_sids(),
-            [json.loads(path.read_text())["text"] for path in outbox],
-            recorded=sum(message.role == "assistant" for message in history),
-            asked=events["reply_written"],
-            sent=events["reply_sent"],
-            staged_left=len(self.store.staged(KEY.conversation_id)),
-            locks_left=int(not conversation or conversation.status == "processing_reply"),
-            parked=len(list(self.store.parked())),
-            workers_killed=sum("killed" in worker.outcome for worker in self.started),
-            taken_over=self.taken_over,
-            delivered_again=self.written - len(MESSAGES),
-        )
+        history, row = self.store.history(KEY, limit=ALL), self.store.get(KEY)
+        recorded = sum(message.role == "assistant" for message in history)
+        paths = self.app.settings.outbox_folder.glob("*.json")
+        replies = [json.loads(path.read_text())["text"] for path in paths]
+        batches = Counter(self._read_sids())
+        kept = sum(batches[sid] == 1 for sid in MESSAGES)
+        quotes = {sid: sum(body in text for text in replies) for sid, body in MESSAGES.items()}
+        twice = {sid for sid, count in [*quotes.items(), *batches.items()] if count > 1}
+        lost = sum(not count for count in quotes.values())
+        asked, sent = self.count("reply_written"), self.count("reply_sent")
+        staged = len(self.store.staged(KEY.conversation_id))
+        locked = int(row is None or row.status == "processing_reply")
+        killed = sum("killed" in worker.outcome for worker in self.started)
+        again, taken_over = self.written - len(MESSAGES), self.taken_over
+        quick = "three quick ones, and one too late for their batch"
+        each = "one to the three, one to the late message"
+        return [
+            Total("messages", "messages", len(MESSAGES), 4, quick),
+            Total("in_history", "in the history", kept, 4, "each exactly once"),
+            Total("replies", "replies", len(replies), 2, each),
+            Total("recorded", "recorded replies", recorded, 2, "in the history"),
+            Total("asked", "writer calls", asked, 2, "none for a prepared reply"),
+            Total("sent", "sender calls", sent, 2, "one for each reply"),
+            Total("answered_twice", "answered twice", len(twice), 0, "quoted in two replies"),
+            Total("lost", "lost", lost, 0, "in no reply"),
+            Total("staged_left", "left staged", staged, 0),
+            Total("locks_left", "left locked", locked, 0),
+            Total("parked", "parked", len(list(self.store.parked())), 0),
+            Total("workers_killed", "workers killed", killed, 1, "with SIGKILL, unsent"),
+            Total("taken_over", "taken over", taken_over, 1, "prepared replies, sent"),
+            Total("delivered_again", "delivered again", again, 1, "without effect"),
+        ]
 
 
 def make_inbound(sid: str) -> Inbound:
@@ -193,21 +198,25 @@ def make_inbound(sid: str) -> Inbound:
     )
 
 
-def list_totals(history: Iterable[str], replies: Sequence[str], **read: int) -> list[Total]:
-    """Return the totals.
+def work() -> None:
+    """Answer messages until a signal stops the process: `python -m chat_act [--hold]`."""
+    stopping = Event()
 
-    `history` holds the sids of all batches, with repetitions, and `replies` the text of every
-    reply that was sent. The other counts are taken as they were read.
-    """
-    batches = Counter(history)
-    quotes = {sid: sum(body in text for text in replies) for sid, body in MESSAGES.items()}
-    twice = {sid for sid, count in [*quotes.items(), *batches.items()] if count > 1}
-    counts = {
-        "messages": len(MESSAGES),
-        "in_history": sum(batches[sid] == 1 for sid in MESSAGES),
-        "replies": len(replies),
-        "answered_twice": len(twice),
-        "lost": sum(not count for count in quotes.values()),
-        **read,
-    }
-    return [Total(key, label, counts[key], right, note) for key, label, right, note in TOTALS]
+    def log(level: int, name: str, fields: Any, error: BaseException | None) -> None:
+        print(json.dumps({"event": name, **fields}), file=sys.stderr, flush=True)
+        if name == "worker_stopping":
+            stopping.set()
+        if name == "reply_written" and HOLD in sys.argv:  # stored, and not sent
+            stopping.wait()
+
+    events = Events(EventLog(log))
+    with build_chat(os.environ, events=events) as app:
+        settings: dict[str, Any] = {"keeper": app.keeper, "drain_seconds": DRAIN_SECONDS}
+        worker = Worker(app.queues[Channel.WHATSAPP], app.processor, events=events, **settings)
+        signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+        app.keeper.start()
+        worker.run()
+
+
+if __name__ == "__main__":
+    work()

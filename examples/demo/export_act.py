@@ -17,7 +17,7 @@ from random import Random
 from threading import Event, Thread
 from typing import Any, ClassVar
 
-from harness import ALL, Act, Process, Stage, Total
+from harness import ALL, Act, Stage, Total
 
 from holdfast import AnyMessage, open_jobs
 from holdfast.jobs import ExportTask, JobState, TaskStatus
@@ -92,9 +92,7 @@ class ExportAct(Act):
         "job_started": "has the job",
         "task_failed": "a file failed permanently: {code}",
         "job_finished": "the job is {status}: {code}",
-        "message_lease_lost": "the job's message is {event}: {reason}",
-        "retried": "the job's message is {event}: {reason}",
-        "dead_lettered": "the job's message is {event}: {reason}",
+        "dead_lettered": "the job's message is dead-lettered: {reason}",
     }
     terms = (
         "Complete means that the file in the target has every byte. Fetched again means that "
@@ -114,7 +112,6 @@ class ExportAct(Act):
         stage.resources.callback(server.shutdown)
         serve = ("holdfast.cli", "export", "serve", self.url, "--to=exported", "--jobs=jobs.db")
         self.command = [*serve, f"--allow-host={server.origin}", *OPTIONS.split()]
-        self.pool: list[int] = []  # the pids of pool workers
         self.torn: set[str] = set()  # files seen under their names while incomplete
         self.counted: set[str] = set()  # before the service was killed
         self.requests_before = 0
@@ -128,13 +125,14 @@ class ExportAct(Act):
         self.screen.report(f"pushed job {JOB}: {len(self.files)} files, {size:.1f} MiB")
         first = self.start()
         self.wait_until(lambda: self._compute_share() >= KILL_WORKER_AFTER)
-        os.kill(self.pool[0], signal.SIGKILL)
-        self.screen.report(f"pool worker {self.pool[0]} is killed with SIGKILL")
-        self.wait_until(lambda: first.counts["pool_worker_started"] > POOL)
+        pid = first.events["pool_worker_started"][0]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        self.screen.report(f"pool worker {pid} is killed with SIGKILL")
+        self.wait_until(lambda: len(first.events["pool_worker_started"]) > POOL)
         self.wait_until(lambda: self._compute_share() >= KILL_SERVICE_AFTER)
         self.kill(first, self._note_counted)
         second = self.start()
-        self.wait_until(lambda: second.counts["job_resumed"])
+        self.wait_until(lambda: second.events["job_resumed"])
         left = len(self.files) - self._read_state().processed_tasks
         self.screen.report(
             f"service 2: has the job, {self.describe_takeover()} "
@@ -162,12 +160,6 @@ class ExportAct(Act):
         self.requests_before = len(self.server.requests)
         self.server.resume.set()
         return f"{len(self.counted)} files counted"
-
-    def describe(self, process: Process, event: dict[str, Any]) -> str | None:
-        """Keep the list of pool workers."""
-        if event["event"] == "pool_worker_started":
-            self.pool.append(event["pid"])
-        return super().describe(process, event)
 
     def _read_state(self) -> JobState:
         job = self.jobs.find_by_id(JOB)
@@ -207,8 +199,8 @@ class ExportAct(Act):
         end = f"the job is {state.status.value}: {code}"
         settled = stats.completed == 1 and not (stats.ready or stats.leased or stats.failed)
         acked = settled and end == "the job is FAILED: JobCompletedWithFailures"
-        replaced = self.started[0].counts["pool_worker_started"] - POOL
-        resumed = sum(service.counts["job_resumed"] for service in self.started)
+        replaced = len(self.started[0].events["pool_worker_started"]) - POOL
+        resumed = self.count("job_resumed")
         before = f"of {len(self.counted)} counted before the service was killed"
         visible = "under their names, at any time"
         against = "the job's counters against its task rows"

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -44,13 +44,7 @@ def make_environment(**settings: str) -> dict[str, str]:
     """Return the environment of the demo's processes, which find the demo's modules."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(USER_PREFIXES)}
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    return {
-        **inherited,
-        **NO_AWS,
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "PYTHONPATH": path.rstrip(os.pathsep),
-        **settings,
-    }
+    return {**inherited, **NO_AWS, "PYTHONPATH": path.rstrip(os.pathsep), **settings}
 
 
 @dataclass(frozen=True)
@@ -70,14 +64,12 @@ class Total:
 
 
 class Process(subprocess.Popen[str]):
-    """A process of an act. Each line of its log is an event, which is counted and told."""
+    """A process of the demo. Each line of its log is an event, which is counted and told."""
+
+    number, outcome, last_line = 0, "", ""
 
     def __init__(
-        self,
-        number: int,
-        command: Sequence[str],
-        tell: Callable[["Process", dict[str, Any]], None],
-        **places: Any,
+        self, command: Sequence[str], tell: "Tell | None" = None, **places: Any
     ) -> None:
         super().__init__(
             [sys.executable, "-m", *command],
@@ -88,9 +80,8 @@ class Process(subprocess.Popen[str]):
             start_new_session=True,  # Ctrl-C is for the demo, which ends its processes
             **places,
         )
-        self.number, self.tell, self.outcome = number, tell, ""
-        self.counts: Counter[str] = Counter()
-        self.last_line = "it wrote nothing"
+        self.tell = tell
+        self.events: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         self.reader = Thread(target=self._read_log, daemon=True)
         self.reader.start()
 
@@ -102,8 +93,9 @@ class Process(subprocess.Popen[str]):
             except ValueError:
                 self.last_line = line.strip()
                 continue
-            self.counts[event["event"]] += 1
-            self.tell(self, event)
+            self.events[event["event"]].append(event)
+            if self.tell:
+                self.tell(self, event)
 
     def end(self) -> None:
         """Wait until the process has ended and its log is read. Kill it after a timeout."""
@@ -113,6 +105,9 @@ class Process(subprocess.Popen[str]):
         self.wait()
         self.reader.join(EXIT_TIMEOUT_SECONDS)
         self.outcome = self.outcome or "drained and ended"
+
+
+Tell = Callable[[Process, dict[str, Any]], None]
 
 
 class Stage(NamedTuple):
@@ -172,11 +167,6 @@ class Act(ABC):
     def list_totals(self) -> Sequence[Total]:
         """Compare what was asked for with what was done, after all processes have ended."""
 
-    def describe(self, process: Process, event: dict[str, Any]) -> str | None:
-        """Return the sentence for an event, or None if it is not told."""
-        sentence = self.story.get(event["event"])
-        return sentence and sentence.format_map(event)
-
     def run(self, screen: "Screen") -> Sequence[Total]:
         """Run the steps, end all processes, and return the totals."""
         self.screen, self.deadline = screen, time.monotonic() + ACT_TIMEOUT_SECONDS
@@ -216,15 +206,16 @@ class Act(ABC):
 
     def start(self, *arguments: str) -> Process:
         """Start a process with the act's command and these arguments."""
-        number, command = len(self.started) + 1, [*self.command, *arguments]
-        process = Process(number, command, self._tell, cwd=self.folder, env=self.env)
+        command = [*self.command, *arguments]
+        process = Process(command, self._tell, cwd=self.folder, env=self.env)
         self.started.append(process)
-        self.screen.report(f"starting {self.noun} {number} (pid {process.pid})")
+        process.number = len(self.started)
+        self.screen.report(f"starting {self.noun} {process.number} (pid {process.pid})")
         return process
 
     def _tell(self, process: Process, event: dict[str, Any]) -> None:
-        if text := self.describe(process, event):
-            self.screen.report(f"{self.noun} {process.number}: {text}")
+        if sentence := self.story.get(event["event"]):
+            self.screen.report(f"{self.noun} {process.number}: {sentence.format_map(event)}")
 
     def kill(self, process: Process, describe: Callable[[], str]) -> None:
         """Kill a process, and report what it leaves behind, which is read after its end."""
@@ -234,6 +225,19 @@ class Act(ABC):
         process.outcome = f"killed with SIGKILL, {describe()}"
         name = f"{self.noun} {process.number} (pid {process.pid})"
         self.screen.report(f"{name} is {process.outcome}")
+
+    def draw_processes(self) -> Table:
+        """Return the table of the processes."""
+        table = Table(self.noun, "pid", "done", "", box=None, pad_edge=False)
+        for process in self.started:
+            state = process.outcome or ("running" if process.events else "starting")
+            cells = map(str, (process.number, process.pid, len(process.events[self.done])))
+            table.add_row(*cells, Text(state, "red" if "killed" in state else "green"))
+        return table
+
+    def count(self, event: str) -> int:
+        """Return how often the processes have logged an event."""
+        return sum(len(process.events[event]) for process in self.started)
 
     def describe_takeover(self) -> str:
         """Return how long after the kill another process has taken over."""
@@ -269,7 +273,7 @@ class Screen:
         if self.live:
             title = Text.assemble((self.title, "bold"), f"  {now - self.started:.0f} s")
             lines = [*map(Text, list(self.lines)), *[Text("")] * MAX_LINES][:MAX_LINES]
-            state = Group(title, *draw_shares(shares), "", draw_processes(act), "", *lines)
+            state = Group(title, *draw_shares(shares), "", act.draw_processes(), "", *lines)
             self.live.update(state, refresh=True)
         elif now >= self.progress_at:
             self.progress_at = now + PROGRESS_SECONDS
@@ -297,14 +301,3 @@ def draw_shares(shares: Sequence[tuple[str, int, str]]) -> list[Text]:
         legend.append(f"{name} ", style).append(f"{count:,}   ")
         bar.append("━" * -(-count * BAR_WIDTH // total), style)  # at least one cell
     return [bar, legend]
-
-
-def draw_processes(act: Act) -> Table:
-    """Return the table of the processes."""
-    table = Table(act.noun, "pid", "done", "", box=None, pad_edge=False, header_style="dim")
-    for process in act.started:
-        state = process.outcome or ("running" if process.counts else "starting")
-        cells = map(str, (process.number, process.pid, process.counts[act.done]))
-        style = "red" if "killed" in state else "green"
-        table.add_row(*cells, Text(state, style, overflow="fold"))
-    return table

@@ -8,17 +8,17 @@ import json
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 
 from chat_act import ChatAct
 from export_act import ExportAct
-from harness import EXIT_TIMEOUT_SECONDS, Act, Screen, Stage, make_environment
+from harness import POLL_SECONDS, Act, Process, Screen, Stage, make_environment
 from queue_act import QueueAct
 
 from holdfast import ConfigError
@@ -36,11 +36,13 @@ def run(act: str, queue: str, sizes: Mapping[str, int], *, keep: bool, as_json: 
     """
     names = choose_acts(act)
     check_interrupted = note_signals()
-    totals = {}
-    with open_folder(keep) as folder, ExitStack() as resources:
+    folder, totals = Path(tempfile.mkdtemp(prefix="holdfast-demo-")), {}
+    with ExitStack() as resources:
+        if not keep:
+            resources.callback(shutil.rmtree, folder, ignore_errors=True)
         stage = Stage(folder, queue, sizes, resources, check_interrupted)
         acts = {name: ACTS[name](stage) for name in names}
-        resources.enter_context(show_in_browser(acts.values(), folder))
+        show_in_browser(acts.values(), stage)
         for number, (name, each) in enumerate(acts.items(), 1):
             if keep:
                 command = each.inspect.format(folder=folder, url=each.url)
@@ -94,42 +96,19 @@ def note_signals() -> Callable[[], None]:
     return check
 
 
-@contextmanager
-def open_folder(keep: bool) -> Iterator[Path]:
-    """Make a temporary folder, and remove it at the end unless it is kept."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
-    try:
-        yield folder
-    finally:
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def show_in_browser(acts: Collection[Act], folder: Path) -> Iterator[None]:
+def show_in_browser(acts: Collection[Act], stage: Stage) -> None:
     """Serve the web console while the demo runs, and say where, or else what it needs."""
     shown = [*(act.url for act in acts), *(x for act in acts for x in act.web_options)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", "web", *shown, "--port=0"],
-        env=make_environment(HOLDFAST_DATA_DIR=str(folder)),
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stderr is not None
-    try:
-        line = process.stderr.readline().strip().removeprefix("holdfast: ")
-        address = re.search(r"http://\S+", line)
-        tell(f"watch the demo in a browser: {address[0] if address else line}")
-        yield
-    finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=EXIT_TIMEOUT_SECONDS)
-        process.kill()
-        process.communicate()
+    env = make_environment(HOLDFAST_DATA_DIR=str(stage.folder))
+    command = ("holdfast.cli", "web", *shown, "--port=0")
+    console = Process(command, cwd=stage.folder, env=env)
+    stage.resources.callback(console.end)
+    stage.resources.callback(console.terminate)
+    while not console.last_line and console.poll() is None:
+        time.sleep(POLL_SECONDS)
+    line = console.last_line.removeprefix("holdfast: ")
+    address = re.search(r"http://\S+", line)
+    tell(f"watch the demo in a browser: {address[0] if address else line}")
 
 
 def tell(text: str) -> None:

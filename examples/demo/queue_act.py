@@ -1,5 +1,8 @@
 """The queue act: a worker is killed, and a handler hangs.
 
+Each effect of a handler is a line in a file, with the attempt that made it. So the totals show
+what was really done, without trusting the queue.
+
 push ─▶ workers start ─▶ a handler hangs ─▶ the watchdog ends it
                       └▶ a worker is killed ─▶ its leases end ─▶ others take over
                                               all settled ─▶ workers drain ─▶ totals
@@ -7,15 +10,16 @@ push ─▶ workers start ─▶ a handler hangs ─▶ the watchdog ends it
 
 import json
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 from harness import ALL, Act, Process, Stage, Total
-from queue_tasks import EFFECTS, HANGING_TASK, DemoTask, make_tasks
 
-from holdfast import MessageState
+from holdfast import Context, MessageState, QueueMessage, Reject
 
 LEASE_SECONDS = 4.0
 KILL_AFTER = 0.25  # the share of completed tasks
@@ -23,8 +27,48 @@ OPTIONS = (
     f"--isolation=process --concurrency=2 --lease={LEASE_SECONDS} --stall=2 --max-attempts=8 "
     "--drain=5 --log-format=json"
 )
-STYLES = {"completed": "green", "leased": "yellow", "ready": "blue", "delayed": "cyan"}
-STYLES["failed"] = "red"
+STYLES = {"completed": "green", "leased": "yellow", "ready": "blue", "failed": "red"}
+EFFECTS = "effects.jsonl"  # in the folder of the demo, where its processes run
+STEP_SECONDS = 0.25
+FOREVER_SECONDS = 3600.0
+HANGING_TASK = "company-002"  # its handler hangs in the first attempt
+HABITS = {2: "hangs", 5: "poison", 8: "flaky", 20: "flaky"}
+
+
+class DemoTask(QueueMessage):
+    """A company to enrich, and how its handler behaves: quick or long, or as in HABITS."""
+
+    domain: str
+    habit: str
+
+
+def make_tasks(count: int) -> list[DemoTask]:
+    """Return mostly quick tasks, a few long ones, and the misbehaving ones early on."""
+    habits = dict.fromkeys(range(3, count, 12), "long") | HABITS
+    names = [f"company-{number:03}" for number in range(count)]
+    return [
+        DemoTask(id=name, domain=f"{name}.example", habit=habits.get(number, "quick"))
+        for number, name in enumerate(names)
+    ]
+
+
+def enrich(task: DemoTask, ctx: Context) -> Reject | None:
+    """Enrich a company step by step and record the effect. `holdfast work` runs this."""
+    if task.habit == "poison":
+        return Reject(f"{task.domain} cannot have a website")
+    if task.habit == "hangs" and ctx.attempt == 1:
+        time.sleep(FOREVER_SECONDS)  # without a beat, so the watchdog ends it
+    if task.habit == "flaky" and ctx.attempt == 1:
+        raise TimeoutError(f"{task.domain} did not answer")
+    steps = 8 if task.habit == "long" else 1
+    for step in range(ctx.checkpoint or 0, steps):
+        time.sleep(STEP_SECONDS)
+        ctx.beat(progress=(step + 1) / steps, checkpoint=step + 1 if steps > 1 else None)
+    ctx.raise_if_lost()
+    # One write, so that the lines of several processes do not mix.
+    with Path(EFFECTS).open("ab", buffering=0) as file:
+        file.write(f"{json.dumps({'id': task.id, 'attempt': ctx.attempt})}\n".encode())
+    return None
 
 
 class QueueAct(Act):
@@ -48,7 +92,7 @@ class QueueAct(Act):
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
-        work = ("holdfast.cli", "work", self.url, "queue_tasks:enrich")
+        work = ("holdfast.cli", "work", self.url, "queue_act:enrich")
         self.command = [*work, *OPTIONS.split()]
         self.pushed: Sequence[str] = ()
 
@@ -84,8 +128,8 @@ class QueueAct(Act):
             if held and held.get(HANGING_TASK) != 1:
                 # A stopped process settles nothing, so it dies with exactly what it holds now.
                 worker.send_signal(signal.SIGSTOP)
-                if orphans := self._find_held_by(worker):
-                    self.kill(worker, partial("holding {}".format, ", ".join(orphans)))
+                if orphans := ", ".join(self._find_held_by(worker)):
+                    self.kill(worker, partial("holding {}".format, orphans))
                     return True
                 worker.send_signal(signal.SIGCONT)
         return False
@@ -95,13 +139,6 @@ class QueueAct(Act):
         leased = self.queue.peek(MessageState.LEASED, ALL)
         held = [task for task in leased if task.holder and task.holder.pid == worker.pid]
         return {task.id: task.attempts for task in held}
-
-    def describe(self, process: Process, event: dict[str, Any]) -> str | None:
-        """Tell also which worker claims the task whose handler hangs."""
-        match event:
-            case {"event": "claimed", "message_id": task, "attempt": 1} if task == HANGING_TASK:
-                return f"claims {task}, whose handler will hang"
-        return super().describe(process, event)
 
     def list_shares(self) -> Sequence[tuple[str, int, str]]:
         """Return the counts of the queue."""

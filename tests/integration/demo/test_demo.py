@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 from export_act import JOB
-from queue_tasks import HANGING_TASK
+from queue_act import HANGING_TASK
 from tools.other_pythons import OWN, find_python
 
 from holdfast import open_jobs
@@ -149,7 +149,7 @@ def test_the_totals_of_a_conversation_match_after_a_kill_before_the_send(
     }
     assert "is killed with SIGKILL, reply prepared, not sent" in log
     assert "after the kill; the reply is prepared" in log
-    assert log.count("takes 1 message as a batch") == 1
+    assert log.count("takes 1 of the messages as one batch") == 1
     eventually(lambda: demo.find_leftovers() == [])
 
 

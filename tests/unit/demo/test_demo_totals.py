@@ -6,12 +6,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import chat_act
 import pytest
 import queue_act
-from chat_act import LATE, MESSAGES, QUICK
+from chat_act import MESSAGES
 from harness import Screen, Stage, Total
-from queue_tasks import make_tasks
+from queue_act import make_tasks
 
 from holdfast import AnyMessage, open_queue
 
@@ -46,47 +45,6 @@ def test_a_fault_of_a_queue_makes_the_totals_differ(
     fault: dict[str, Any], wrong: set[str]
 ) -> None:
     assert find_wrong(queue_act.list_totals(**(GOOD_QUEUE | fault))) == wrong
-
-
-FIRST, SECOND = "You said: " + "\n".join(QUICK.values()), f"You said: {LATE['wa-4']}"
-GOOD_CHAT: dict[str, Any] = {
-    "history": list(MESSAGES),
-    "replies": [FIRST, SECOND],
-    "recorded": 2,
-    "asked": 2,
-    "sent": 2,
-    "workers_killed": 1,
-    "taken_over": 1,
-    "delivered_again": 1,
-    "staged_left": 0,
-    "locks_left": 0,
-    "parked": 0,
-}
-
-
-@pytest.mark.parametrize(
-    ("fault", "wrong"),
-    [
-        ({}, set()),
-        ({"history": list(QUICK)}, {"in the history"}),
-        ({"history": [*MESSAGES, *LATE]}, {"in the history", "answered twice"}),
-        ({"replies": [FIRST]}, {"replies", "lost"}),
-        ({"replies": [FIRST, FIRST, SECOND]}, {"replies", "answered twice"}),
-        ({"recorded": 1}, {"recorded replies"}),
-        ({"asked": 3}, {"writer calls"}),
-        ({"sent": 3}, {"sender calls"}),
-        ({"staged_left": 1}, {"left staged"}),
-        ({"locks_left": 1}, {"left locked"}),
-        ({"parked": 1}, {"parked"}),
-        ({"workers_killed": 0}, {"workers killed"}),
-        ({"taken_over": 0}, {"taken over"}),
-        ({"delivered_again": 0}, {"delivered again"}),
-    ],
-)
-def test_a_fault_of_a_chat_makes_the_totals_differ(
-    fault: dict[str, Any], wrong: set[str]
-) -> None:
-    assert find_wrong(chat_act.list_totals(**(GOOD_CHAT | fault))) == wrong
 
 
 def test_no_message_is_part_of_another() -> None:

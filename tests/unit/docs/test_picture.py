@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 from harness import Screen
-from queue_act import QueueAct, list_totals
-from queue_tasks import HANGING_TASK
+from queue_act import HANGING_TASK, QueueAct, list_totals
 from tools.picture import PICTURE
 
 SOURCE = PICTURE.read_text()
