@@ -3,22 +3,12 @@
 import re
 from pathlib import Path
 from threading import Event
-from typing import Any
-
-from starlette.testclient import TestClient
 
 from holdfast import AnyMessage, SQSQueue, open_queue
 from holdfast.queue.manager import QueueManager, QueueStats
 from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
-from holdfast.web import web_app
 from support.waiting import wait_until
-from support.web.pages import read_page
-
-HOST = "http://127.0.0.1"
-
-
-def open_console(queue: Any, **options: Any) -> TestClient:
-    return TestClient(web_app([queue], **options), base_url=HOST)
+from support.web.pages import open_console, read_page
 
 
 def fail_two(queue: QueueManager[AnyMessage]) -> None:
