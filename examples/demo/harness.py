@@ -130,7 +130,8 @@ class Act(ABC):
     inspect      the command that inspects the kept folder
     web_options  what the web console shows besides the queue, in the folder
     done         the event that the table of processes counts
-    story        a sentence for each event of the processes that is told
+    story        a sentence for each event of the processes that is told; {takeover} is the
+                 time since the kill
     terms        explains the totals
     command      the module and the arguments of the processes
     """
@@ -172,8 +173,9 @@ class Act(ABC):
         self.screen, self.deadline = screen, time.monotonic() + ACT_TIMEOUT_SECONDS
         with screen:
             try:
-                with suppress(ActStopped):
-                    self.run_steps()
+                self.run_steps()
+            except ActStopped as reason:
+                screen.report(str(reason))
             finally:
                 for process in self.started:
                     process.send_signal(signal.SIGTERM)
@@ -195,14 +197,9 @@ class Act(ABC):
         while (met := met + 1 if condition() else 0) < polls:
             self.wait()
             if all(process.poll() is not None for process in self.started):
-                self.stop(f"no {self.noun} is left: {self.started[-1].last_line}")
+                raise ActStopped(f"no {self.noun} is left: {self.started[-1].last_line}")
             if time.monotonic() > self.deadline:
-                self.stop("timeout; stopping the demo")
-
-    def stop(self, reason: str) -> None:
-        """Report why the act cannot continue. Raises ActStopped."""
-        self.screen.report(reason)
-        raise ActStopped
+                raise ActStopped("timeout; stopping the demo")
 
     def start(self, *arguments: str) -> Process:
         """Start a process with the act's command and these arguments."""
@@ -215,7 +212,8 @@ class Act(ABC):
 
     def _tell(self, process: Process, event: dict[str, Any]) -> None:
         if sentence := self.story.get(event["event"]):
-            self.screen.report(f"{self.noun} {process.number}: {sentence.format_map(event)}")
+            text = sentence.format_map({**event, "takeover": self.describe_takeover()})
+            self.screen.report(f"{self.noun} {process.number}: {text}")
 
     def kill(self, process: Process, describe: Callable[[], str]) -> None:
         """Kill a process, and report what it leaves behind, which is read after its end."""
