@@ -27,7 +27,13 @@ OPTIONS = (
     f"--isolation=process --concurrency=2 --lease={LEASE_SECONDS} --stall=2 --max-attempts=8 "
     "--drain=5 --log-format=json"
 )
-STYLES = {"completed": "green", "leased": "yellow", "ready": "blue", "failed": "red"}
+STYLES = {
+    "completed": "green",
+    "leased": "yellow",
+    "ready": "blue",
+    "delayed": "cyan",
+    "failed": "red",
+}
 EFFECTS = "effects.jsonl"  # in the folder of the demo, where its processes run
 STEP_SECONDS = 0.25
 FOREVER_SECONDS = 3600.0

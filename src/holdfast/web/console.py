@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 from threading import Lock
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from starlette.requests import Request
 
@@ -127,14 +127,7 @@ def _name_queues(watches: Sequence[QueueWatch]) -> dict[str, WatchedQueue]:
 # -- the stores of products
 
 
-class Closable(Protocol):
-    """Something that is closed at the end."""
-
-    def close(self) -> None:
-        """Close all connections."""
-
-
-T = TypeVar("T", bound=Closable)
+T = TypeVar("T", bound=Any)  # it has `close`
 
 
 class LazyStore(Generic[T]):
