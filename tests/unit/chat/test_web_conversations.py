@@ -219,9 +219,8 @@ def test_a_list_reads_no_more_than_it_shows(tmp_path: Path) -> None:
 
 
 def test_a_conversation_is_found_after_a_restart(chat: ChatApp) -> None:
-    assert (
-        open_console(chat=chat).get(CHAT).status_code == 200
-    )  # this console listed nothing before
+    # This console listed nothing before.
+    assert open_console(chat=chat).get(CHAT).status_code == 200
     unknown = open_console(chat=chat).get("/conversations/conversation?ref=unknown")
     assert unknown.status_code == 404
 
