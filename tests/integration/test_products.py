@@ -10,15 +10,13 @@ import pytest
 from support.cli.commands import clean_env
 from support.paths import ROOT
 
-# What goes with a product's folder: the public modules that only name it, and the demo, which
-# shows both.
+# What goes with a product's folder: the public modules that only name it.
 PRODUCTS = {
     "chat": [
         "chat",
-        "demo",
         *(f"lambdas/{name}.py" for name in ("messaging", "staging", "sweeping")),
     ],
-    "exports": ["exports", "demo", "jobs.py"],
+    "exports": ["exports", "jobs.py"],
 }
 ENGINE = [f"tests/unit/{room}" for room in ("lease", "queue", "worker", "process")]
 

@@ -1,7 +1,7 @@
 """The metrics of conversations."""
 
 from holdfast.chat import events as ev
-from holdfast.telemetry.metric import (
+from holdfast.telemetry.metrics import (
     Counter,
     Gauge,
     Histogram,
@@ -83,7 +83,6 @@ METRICS = (
         "chat.writer_seconds",
         "Duration of writing replies.",
         (ev.ReplyWritten, "seconds"),
-        unit="s",
         buckets=_WRITER_SECONDS,
     ),
     Gauge(
@@ -96,6 +95,5 @@ METRICS = (
         "chat.oldest_seconds",
         "Age of the oldest of them.",
         (ev.SweepFinished, "oldest_seconds"),
-        unit="s",
     ),
 )

@@ -9,7 +9,7 @@ from opentelemetry import trace
 from holdfast.chat.events import ReplySent, ReplyWritten
 from holdfast.events import Event
 from holdfast.lease.clock import Clock
-from holdfast.telemetry.tracing import read_ns
+from holdfast.telemetry.opentelemetry import read_ns
 
 
 class ReplySpans:

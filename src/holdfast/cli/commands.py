@@ -31,7 +31,7 @@ _COMMANDS = {
     "cancel": ("holdfast.cli.maintenance:cancel", "Maintain"),
     "purge": ("holdfast.cli.maintenance:purge", "Maintain"),
     "doctor": ("holdfast.cli.doctor:doctor", "Maintain"),
-    "demo": ("holdfast.demo.command:demo", "Try"),
+    "demo": ("holdfast.cli.demo:demo", "Try"),
 }
 _DEAD = {
     "list": ("holdfast.cli.inspect:list_dead_letters", None),

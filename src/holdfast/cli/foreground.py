@@ -88,8 +88,7 @@ class ServiceOptions:
         self, queues: "Iterable[QueueManager[Any]]", events: "Events"
     ) -> Iterator[None]:
         """Report the depth of queues until the block is left, if there are metrics."""
-        from holdfast.telemetry.sampler import QueueSampler
-        from holdfast.telemetry.setup import has_metrics
+        from holdfast.telemetry.setup import QueueSampler, has_metrics
 
         with ExitStack() as samplers:
             if self.metrics_port is not None or has_metrics(os.environ):

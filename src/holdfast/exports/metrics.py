@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast.exports import events as ev
-from holdfast.telemetry.metric import Counter, Gauge, Histogram, Reading
+from holdfast.telemetry.metrics import Counter, Gauge, Histogram, Reading
 
 _HEARTBEAT_MS = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000)
 
@@ -29,7 +29,6 @@ METRICS = (
         "Duration of heartbeats in milliseconds.",
         (ev.HeartbeatSent, _read_milliseconds),
         (ev.HeartbeatFailed, _read_milliseconds),
-        unit="ms",
         buckets=_HEARTBEAT_MS,
     ),
     Counter(

@@ -11,7 +11,7 @@ from opentelemetry import trace
 from holdfast.events import Event
 from holdfast.exports import events as ev
 from holdfast.lease.clock import Clock
-from holdfast.telemetry.tracing import mark_error
+from holdfast.telemetry.opentelemetry import mark_error
 
 _MAX_JOBS = 1000  # whose context is kept: a job that ends elsewhere is never removed
 

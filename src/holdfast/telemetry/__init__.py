@@ -14,21 +14,18 @@ from holdfast._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.telemetry.emf import EmfWriter as EmfWriter
-    from holdfast.telemetry.otel_metrics import (
-        OpenTelemetryMetrics as OpenTelemetryMetrics,
-    )
+    from holdfast.telemetry.opentelemetry import OpenTelemetryMetrics as OpenTelemetryMetrics
+    from holdfast.telemetry.opentelemetry import OpenTelemetryTracing as OpenTelemetryTracing
     from holdfast.telemetry.prometheus import Metrics as Metrics
     from holdfast.telemetry.prometheus import MetricsServer as MetricsServer
-    from holdfast.telemetry.sampler import QueueSampler as QueueSampler
-    from holdfast.telemetry.tracing import OpenTelemetryTracing as OpenTelemetryTracing
+    from holdfast.telemetry.setup import QueueSampler as QueueSampler
 
 __all__, __getattr__ = lazy_exports(
     __name__,
     {
         "telemetry.emf": "EmfWriter",
         "telemetry.prometheus": "Metrics MetricsServer",
-        "telemetry.otel_metrics": "OpenTelemetryMetrics",
-        "telemetry.tracing": "OpenTelemetryTracing",
-        "telemetry.sampler": "QueueSampler",
+        "telemetry.opentelemetry": "OpenTelemetryMetrics OpenTelemetryTracing",
+        "telemetry.setup": "QueueSampler",
     },
 )

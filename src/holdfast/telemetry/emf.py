@@ -19,8 +19,7 @@ from holdfast.errors import ConfigError
 from holdfast.events import Event, WorkerStopped
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.telemetry.measurements import Measurements
-from holdfast.telemetry.metric import Labels, Metric, MetricKind
-from holdfast.telemetry.metric_table import HELD, METRICS, REDELIVERY
+from holdfast.telemetry.metrics import HELD, REDELIVERY, Gauge, Labels, Metric, list_metrics
 
 MAX_VALUES = 100  # of one metric in one line, and as many metrics, but there are fewer
 _UNITS = {"s": "Seconds", "ms": "Milliseconds"}
@@ -69,7 +68,10 @@ class EmfWriter(Measurements):
 
     def after_counting(self) -> None:
         """Write the lines if one of them is full."""
-        if self.has_readings(MAX_VALUES):
+        with self._lock:
+            kept = [x for metric in self._histograms for x in self._values[metric].values()]
+            is_full = any(len(readings) >= MAX_VALUES for readings in kept)
+        if is_full:
             self._write_lines()
 
     def flush(self) -> None:
@@ -81,8 +83,8 @@ class EmfWriter(Measurements):
         self._flush_at = self._clock.monotonic() + self._interval_seconds
         taken = [
             (metric, labels, value)
-            for metric, labels, value in self.take(METRICS)
-            if value or metric.kind is MetricKind.GAUGE
+            for metric, labels, value in self.take(list_metrics())
+            if value or isinstance(metric, Gauge)
         ]
         if not taken:
             return

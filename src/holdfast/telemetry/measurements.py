@@ -1,15 +1,25 @@
 """The values of all metrics in this process, which Prometheus, OpenTelemetry and EMF show."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from threading import Lock
 from typing import Any
 
 from holdfast import events as ev
 from holdfast.events import Event
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
-from holdfast.telemetry.metric import Labels, Metric, MetricKind, Read
-from holdfast.telemetry.metric_table import HELD, HISTOGRAMS, METRICS, OTHER, REDELIVERY
+from holdfast.telemetry.metrics import (
+    HELD,
+    OTHER,
+    REDELIVERY,
+    Counter,
+    Gauge,
+    Histogram,
+    Labels,
+    Metric,
+    Read,
+    list_metrics,
+)
 
 MAX_LABEL_VALUES = 100  # of one label; each is a time series that the backend keeps for days
 _MAX_LABEL_LENGTH = 100
@@ -25,14 +35,12 @@ _END_EVENTS = frozenset(ev.END_EVENTS)
 _FREQUENT = frozenset((ev.Claimed, ev.Completed, ev.LeaseRenewed))
 _MAX_PENDING = 100
 
-_COUNTER, _GAUGE = MetricKind.COUNTER, MetricKind.GAUGE  # faster to compare with
-
 
 class Measurements:
     """A subscriber that keeps the value of every metric. Threads may share it.
 
-    A histogram is kept as the list of its readings. A backend takes them after they are
-    counted, because each backend needs them in another form.
+    A histogram is what its readings are appended to. Unless a backend has a better form, that
+    is a list, from which the backend takes them after they are counted.
 
     Label values are bounded: a text is cut and its unusual characters are replaced, and after
     the first hundred values of a label all others become `other`.
@@ -46,13 +54,14 @@ class Measurements:
         self._held: dict[str, dict[tuple[str, int], float]] = {}
         self._values: dict[Metric, dict[Labels, Any]] = {}
         self._rules: dict[type[Event], list[tuple[Read, Metric, dict[Labels, Any]]]] = {}
-        for metric in METRICS:
+        for metric in list_metrics():
+            values = self._values[metric] = dict[Labels, Any]()
             # Without labels it starts at zero, so that its first rise shows.
-            starts_at_zero = not metric.labels and metric.kind is not MetricKind.GAUGE
-            values: dict[Labels, Any] = {(): _make_zero(metric)} if starts_at_zero else {}
-            self._values[metric] = values
+            if not metric.labels and not isinstance(metric, Gauge):
+                values[()] = self.make_zero(metric)
             for kind, read in metric.sources:
                 self._rules.setdefault(kind, []).append((read, metric, values))
+        self._histograms = [metric for metric in self._values if isinstance(metric, Histogram)]
 
     # -- subscribing
 
@@ -68,6 +77,10 @@ class Measurements:
                 self._count(self._pending.popleft())
         self.after_counting()
 
+    def make_zero(self, metric: Metric) -> Any:
+        """Return the first value of a metric."""
+        return [] if isinstance(metric, Histogram) else 0.0
+
     def after_counting(self) -> None:
         """Pass on what must not wait until it is read. It is called without the lock."""
 
@@ -78,10 +91,10 @@ class Measurements:
                 labels, number = reading
                 if labels not in values:
                     labels = self._bound(metric, labels)
-                    values.setdefault(labels, _make_zero(metric))
-                if metric.kind is _COUNTER:
+                    values.setdefault(labels, self.make_zero(metric))
+                if type(metric) is Counter:
                     values[labels] += number
-                elif metric.kind is _GAUGE:
+                elif type(metric) is Gauge:
                     values[labels] = number
                 else:
                     values[labels].append(number)
@@ -129,22 +142,10 @@ class Measurements:
             if metric is HELD:
                 return [((queue,), float(len(held))) for queue, held in self._held.items()]
             if metric is REDELIVERY:
-                return list(self._compute_redelivery())
+                now = self._clock.monotonic()
+                ends = {q: max(held.values(), default=0.0) for q, held in self._held.items()}
+                return [((queue,), max(0.0, end - now)) for queue, end in ends.items()]
             return list(self._values[metric].items())
-
-    def _compute_redelivery(self) -> Iterator[tuple[Labels, float]]:
-        now = self._clock.monotonic()
-        for queue, held in self._held.items():
-            yield (queue,), max(0.0, max(held.values(), default=0.0) - now)
-
-    def has_readings(self, count: int) -> bool:
-        """Return whether `count` readings of one histogram were not taken yet."""
-        with self._lock:
-            return any(
-                len(readings) >= count
-                for metric in HISTOGRAMS
-                for readings in self._values[metric].values()
-            )
 
     def take(self, metrics: Iterable[Metric]) -> list[tuple[Metric, Labels, Any]]:
         """Return what was counted, set and observed since the last call.
@@ -158,10 +159,6 @@ class Measurements:
                 taken += [(metric, labels, value) for labels, value in values.items()]
                 values.clear()
             return taken
-
-
-def _make_zero(metric: Metric) -> Any:
-    return [] if metric.kind is MetricKind.HISTOGRAM else 0.0
 
 
 def _clean(value: str) -> str:

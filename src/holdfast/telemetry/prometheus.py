@@ -1,17 +1,15 @@
 """The metrics for Prometheus (extra `metrics`)."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from threading import Lock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.telemetry.measurements import Measurements
-from holdfast.telemetry.metric import Labels, Metric, MetricKind
-from holdfast.telemetry.metric_table import HISTOGRAMS, METRICS
+from holdfast.telemetry.metrics import Counter, Gauge, Histogram, Metric, list_metrics
 from holdfast.version import needs_extra
 
 if TYPE_CHECKING:
@@ -34,46 +32,35 @@ class Metrics(Measurements):
         self, registry: "CollectorRegistry | None" = None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         super().__init__(clock)
-        self._sorting = Lock()
-        self._distributions: dict[Metric, dict[Labels, _Distribution]] = {
-            metric: {} for metric in HISTOGRAMS
-        }
         self._client = _import_prometheus()
         (self._client.REGISTRY if registry is None else registry).register(self)
 
-    def after_counting(self) -> None:
-        """Sort the readings of histograms into buckets, so that no reading is kept."""
-        with self._sorting:
-            for metric, labels, readings in self.take(HISTOGRAMS):
-                distributions = self._distributions[metric]
-                if labels not in distributions:
-                    distributions[labels] = _Distribution(metric.buckets)
-                distributions[labels].add(readings)
+    def make_zero(self, metric: Metric) -> Any:
+        """Return the first value of a metric. A histogram keeps no reading."""
+        return _Distribution(metric.buckets) if isinstance(metric, Histogram) else 0.0
 
     def collect(self) -> Iterator[Any]:
         """Yield every metric with its values now. The registry calls this."""
         families = self._client.core
-        makers = {
-            MetricKind.COUNTER: families.CounterMetricFamily,
-            MetricKind.GAUGE: families.GaugeMetricFamily,
-            MetricKind.HISTOGRAM: families.HistogramMetricFamily,
+        makers: dict[type[Metric], Any] = {
+            Counter: families.CounterMetricFamily,
+            Gauge: families.GaugeMetricFamily,
+            Histogram: families.HistogramMetricFamily,
         }
-        for metric in METRICS:
-            make = makers[metric.kind]
+        for metric in list_metrics():
+            make = makers[type(metric)]
             family = make(metric.prometheus_name, metric.text, labels=metric.labels)
             for labels, *values in self._read(metric):
                 family.add_metric(labels, *values)
             yield family
 
     def _read(self, metric: Metric) -> Sequence[tuple[Any, ...]]:
-        if metric.kind is not MetricKind.HISTOGRAM:
+        if not isinstance(metric, Histogram):
             return self.read_numbers(metric)
         self.count_pending()
-        with self._sorting:
-            return [
-                (labels, kept.list_buckets(), kept.sum)
-                for labels, kept in self._distributions[metric].items()
-            ]
+        with self._lock:
+            kept = self._values[metric].items()
+            return [(labels, each.list_buckets(), each.sum) for labels, each in kept]
 
 
 class _Distribution:
@@ -87,10 +74,9 @@ class _Distribution:
         self._counts = [0] * (len(limits) + 1)
         self.sum = 0.0
 
-    def add(self, readings: Iterable[float]) -> None:
-        for reading in readings:
-            self._counts[bisect_left(self._limits, reading)] += 1
-            self.sum += reading
+    def append(self, reading: float) -> None:
+        self._counts[bisect_left(self._limits, reading)] += 1
+        self.sum += reading
 
     def list_buckets(self) -> list[tuple[str, int]]:
         """Return the upper limit of each bucket, with the number of readings up to it."""

@@ -1,50 +1,38 @@
-"""What the console can do: log in, and redrive or drop dead letters. Every action is a POST."""
+"""What the console can do: log in, and redrive or drop dead letters. Every action is a POST.
+
+Dead letters are changed in a thread, and a page reports how far it is.
+"""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any
-from urllib.parse import parse_qs, urlencode
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from threading import Lock, Thread
+from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
+from holdfast.errors import HoldfastError
+from holdfast.lease.clock import to_utc
 from holdfast.queue.dead_view import DeadFilter, iterate_dead
-from holdfast.web.choices import parse_choices
+from holdfast.queue.info import MessageInfo
 from holdfast.web.console import Console, WatchedQueue
 from holdfast.web.guard import format_cookie
-from holdfast.web.live import Endpoint
-from holdfast.web.operations import Operation, Operations
-from holdfast.web.rendering import Page, Renderer
-from holdfast.web.views import QueuePages, parse_filter
+from holdfast.web.rendering import Endpoint, Page, Renderer, parse_number
+from holdfast.web.views import QueuePages, parse_choices, parse_filter
 
 MAX_FORM_BYTES = 1024 * 1024
 FORM_TIMEOUT_SECONDS = 30.0
-_VERBS = ("redrive", "drop")
+MAX_KEPT = 100  # operations
+_PAST_VERBS = {"redrive": "redriven", "drop": "dropped"}
 _FAILED_LOGIN_SECONDS = 1.0
 
 
-class Form(Mapping[str, str]):
-    """The fields of a form. A field that a form has several times is read with `all`."""
-
-    def __init__(self, body: bytes) -> None:
-        self._fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
-
-    def __getitem__(self, name: str) -> str:
-        return self._fields[name][0]
-
-    def __iter__(self) -> Any:
-        return iter(self._fields)
-
-    def __len__(self) -> int:
-        return len(self._fields)
-
-    def all(self, name: str) -> list[str]:
-        """Return all values of a field."""
-        return self._fields.get(name, [])
-
-
+Form = QueryParams  # a form is written as the query of an address is
 Action = Callable[[Request, Form], Response]
 
 
@@ -65,25 +53,60 @@ async def read_form(request: Request) -> Form:
         raise HTTPException(408, "The form did not arrive in time.") from None
     except ClientDisconnect:
         raise HTTPException(400, "The form did not arrive completely.") from None
-    return Form(bytes(body))
+    return Form(body.decode("utf-8", "replace"))
+
+
+@dataclass(slots=True)
+class Operation:
+    """One action on many dead letters. Its counts grow until `is_done`."""
+
+    number: int
+    verb: str  # redrive | drop
+    queue: WatchedQueue
+    author: str
+    started: datetime
+    total: int | None  # None if it is unknown how many will be chosen
+    seen: int = 0
+    done: int = 0
+    is_done: bool = False
+    problem: str = ""
+
+    @property
+    def past_verb(self) -> str:
+        """The verb in the past tense."""
+        return _PAST_VERBS[self.verb]
+
+    def run(self, batches: Iterable[list[MessageInfo]]) -> None:
+        """Apply the verb to all batches."""
+        try:
+            queue = self.queue.watch.get_queue()
+            apply = queue.redrive_many if self.verb == "redrive" else queue.drop_many
+            for batch in batches:
+                self.done += apply(batch)
+                self.seen += len(batch)
+        except (HoldfastError, OSError) as error:
+            self.problem = str(error)
+        except Exception as error:
+            self.problem = f"this is a bug in Holdfast: {type(error).__name__}"
+            raise
+        finally:
+            self.is_done = True
+            self.queue.watch.expire()
 
 
 class Actions:
     """The actions, each of which checks that it is allowed before anything happens."""
 
-    def __init__(
-        self, console: Console, operations: Operations, pages: QueuePages, renderer: Renderer
-    ) -> None:
-        self._console, self._operations = console, operations
-        self._pages, self._renderer = pages, renderer
+    def __init__(self, console: Console, pages: QueuePages, renderer: Renderer) -> None:
+        self._console, self._pages, self._renderer = console, pages, renderer
+        self._operations: dict[int, Operation] = {}  # the last of them
+        self._last, self._lock = 0, Lock()
 
     # -- logging in
 
     async def show_login(self, request: Request) -> Response:
         """Show the form that takes the token."""
-        return self._renderer.render(
-            request, Page("login.html", {"section": "", "wrong": False})
-        )
+        return self._renderer.render(request, _make_login(200))
 
     async def log_in(self, request: Request) -> Response:
         """Exchange the token for a session's cookie."""
@@ -91,8 +114,7 @@ class Actions:
         form = await read_form(request)
         if not sessions.is_token(form.get("token", "")):
             await asyncio.sleep(_FAILED_LOGIN_SECONDS)  # so that tokens cannot be guessed fast
-            page = Page("login.html", {"section": "", "wrong": True}, 403)
-            return self._renderer.render(request, page)
+            return self._renderer.render(request, _make_login(403))
         session = sessions.create(form.get("author", ""))
         response = RedirectResponse(f"{request.scope.get('root_path', '')}/", 303)
         cookie = format_cookie(request.scope, sessions.to_cookie(session))
@@ -124,16 +146,19 @@ class Actions:
         """Redrive or drop the chosen dead letters, or all that the filter chooses."""
         watched = self._pages.find_queue(request)
         verb, is_all = form.get("verb", ""), form.get("scope") == "all"
-        if verb not in _VERBS:
+        if verb not in _PAST_VERBS:
             raise HTTPException(400, "verb must be redrive or drop.")
-        wanted, choices = parse_filter(form), form.all("choice")
+        wanted, choices = parse_filter(form), form.getlist("choice")
         chosen = [] if is_all else parse_choices(choices)
         if not is_all and not chosen:
             return self._go_back(request, watched, wanted)
         if verb == "drop" and form.get("confirmed") != "yes":
             return self._ask(request, watched, wanted, choices, is_all)
-        counts = watched.watch.counts.get()
-        failed = counts.stats.failed if counts and counts.stats else None
+        total: int | None = len(chosen)
+        batches: Iterable[list[MessageInfo]] = [chosen]
+        if is_all:
+            total = watched.count_failed() if wanted.is_empty else None
+            batches = iterate_dead(watched.watch.get_queue(), wanted)
         self._console.log_action(
             request,
             f"{verb} dead letters",
@@ -143,25 +168,48 @@ class Actions:
             kind=wanted.kind,
             field=wanted.field,
         )
-        operation = self._operations.start(
-            verb,
-            watched,
-            iterate_dead(watched.watch.get_queue(), wanted) if is_all else [chosen],
-            author=self._console.get_author(request),
-            total=(failed if wanted.is_empty else None) if is_all else len(chosen),
-            on_end=lambda operation: self._log_end(request, operation),
-        )
+        operation = self._add_operation(request, verb, watched, total)
+        Thread(
+            target=self._run,
+            args=(request, operation, batches),
+            name="holdfast-web-operation",
+            daemon=True,
+        ).start()
         root = request.scope.get("root_path", "")
         return RedirectResponse(f"{root}/operations/{operation.number}", 303)
 
-    def _log_end(self, request: Request, operation: Operation) -> None:
-        self._console.log_action(
-            request,
-            f"{operation.past_verb} dead letters",
-            queue=operation.queue.name,
-            count=operation.done,
-            problem=operation.problem,
-        )
+    def _add_operation(
+        self, request: Request, verb: str, watched: WatchedQueue, total: int | None
+    ) -> Operation:
+        author, started = self._console.get_author(request), to_utc(self._console.clock.time())
+        with self._lock:
+            self._last += 1
+            operation = Operation(self._last, verb, watched, author, started, total)
+            self._operations[self._last] = operation
+            self._operations.pop(self._last - MAX_KEPT, None)
+        return operation
+
+    def _run(
+        self, request: Request, operation: Operation, batches: Iterable[list[MessageInfo]]
+    ) -> None:
+        try:
+            operation.run(batches)
+        finally:
+            self._console.log_action(
+                request,
+                f"{operation.past_verb} dead letters",
+                queue=operation.queue.name,
+                count=operation.done,
+                problem=operation.problem,
+            )
+
+    def show_operation(self, request: Request) -> Page:
+        """Show how far an action on many dead letters is."""
+        number = parse_number(request.path_params["number"])
+        operation = None if number is None else self._operations.get(number)
+        if operation is None:
+            raise HTTPException(404, "This console does not know that action any more.")
+        return Page("operation.html", {"operation": operation})
 
     def _ask(
         self,
@@ -171,14 +219,12 @@ class Actions:
         choices: list[str],
         is_all: bool,
     ) -> Response:
-        counts = watched.watch.counts.get()
         context = {
-            "count": counts.stats.failed if counts and counts.stats else None,
+            "count": watched.count_failed(),
             "filter": wanted,
             "is_all": is_all,
             "choices": choices,
             "queue": watched,
-            "section": "queues",
         }
         return self._renderer.render(request, Page("confirm.html", context))
 
@@ -186,3 +232,7 @@ class Actions:
         query = urlencode({"text": wanted.text, "kind": wanted.kind, "field": wanted.field})
         root = request.scope.get("root_path", "")
         return RedirectResponse(f"{root}/queues/{watched.slug}/dead?{query}&chosen=none", 303)
+
+
+def _make_login(status: int) -> Page:
+    return Page("login.html", {"section": "", "wrong": status != 200}, status)

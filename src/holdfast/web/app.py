@@ -20,11 +20,8 @@ from holdfast.products import find_products, load_part
 from holdfast.queue.manager import QueueManager
 from holdfast.web.actions import Action, Actions
 from holdfast.web.console import Console
-from holdfast.web.guard import HEADERS, LOOPBACK_HOSTS, Guard
-from holdfast.web.live import LivePages, View
-from holdfast.web.operations import Operations
-from holdfast.web.rendering import Page, Renderer, Section
-from holdfast.web.sessions import Sessions
+from holdfast.web.guard import HEADERS, LOOPBACK_HOSTS, Guard, Sessions
+from holdfast.web.rendering import Page, Renderer, Section, View
 from holdfast.web.views import QueuePages
 
 if TYPE_CHECKING:
@@ -118,12 +115,11 @@ def _open_pages(stores: Mapping[str, Any], console: Console) -> list[ProductPage
 def _make_routes(
     console: Console, renderer: Renderer, products: Sequence[ProductPages]
 ) -> list[Route | Mount]:
-    operations = Operations(console.clock)
-    pages, live = QueuePages(console, operations), LivePages(renderer)
-    actions = Actions(console, operations, pages, renderer)
+    pages = QueuePages(console)
+    actions = Actions(console, pages, renderer)
 
     def show(path: str, view: View) -> Route:
-        return Route(path, live.make_endpoint(view), methods=["GET"])
+        return Route(path, renderer.make_endpoint(view), methods=["GET"])
 
     def act(path: str, action: Action, *, changes: bool = True) -> Route:
         endpoint = actions.make_endpoint(action, changes=changes)
@@ -145,7 +141,7 @@ def _make_routes(
         show("/queues/{slug}/messages", pages.show_messages),
         show("/queues/{slug}/message", pages.show_message),
         show("/queues/{slug}/dead", pages.show_dead_letters),
-        show("/operations/{number}", pages.show_operation),
+        show("/operations/{number}", actions.show_operation),
         act("/queues/{slug}/dead", actions.change_dead_letters),
         Route("/login", actions.show_login, methods=["GET"]),
         Route("/login", actions.log_in, methods=["POST"]),

@@ -4,11 +4,12 @@ import getpass
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any
+from threading import Lock
+from typing import Any, Generic, TypeVar
 
 from starlette.requests import Request
 
@@ -18,8 +19,7 @@ from holdfast.queue.manager import QueueManager
 from holdfast.queue.watch import QueueWatch
 from holdfast.queues.opening import open_queue
 from holdfast.text import strip_control_characters
-from holdfast.web.guard import SESSION
-from holdfast.web.sessions import Session, Sessions
+from holdfast.web.guard import SESSION, Session, Sessions
 
 _SAMPLE_SECONDS = 15.0
 _MAX_LOGGED = 10_000  # characters of one fact: a page of ids, unless these are hostile
@@ -37,6 +37,11 @@ class WatchedQueue:
     def name(self) -> str:
         """The queue's name as it was given."""
         return self.watch.name
+
+    def count_failed(self) -> int | None:
+        """Return the number of dead letters, or None if it is not known yet."""
+        counts = self.watch.counts.get()
+        return counts.stats.failed if counts and counts.stats else None
 
 
 class Console:
@@ -102,13 +107,9 @@ def _get_user_name() -> str:
 
 def _watch(queue: str | QueueManager[Any], clock: Clock) -> QueueWatch:
     if isinstance(queue, QueueManager):
-        return QueueWatch(queue.name, partial(_return, queue), clock)
+        return QueueWatch(queue.name, lambda: queue, clock)
     # A console never creates a queue: a mistyped name would look like an empty one.
     return QueueWatch(queue, partial(open_queue, queue, create=False), clock)
-
-
-def _return(queue: QueueManager[Any]) -> QueueManager[Any]:
-    return queue
 
 
 def _name_queues(watches: Sequence[QueueWatch]) -> dict[str, WatchedQueue]:
@@ -121,3 +122,34 @@ def _name_queues(watches: Sequence[QueueWatch]) -> dict[str, WatchedQueue]:
             slug, number = f"{base}-{number}", number + 1
         named[slug] = WatchedQueue(slug, watch)
     return named
+
+
+# -- the stores of products
+
+
+T = TypeVar("T", bound=Any)  # it has `close`
+
+
+class LazyStore(Generic[T]):
+    """A store that is opened with the first read, and again until that succeeds.
+
+    So a store may be created after the console was started. Safe for threads.
+    """
+
+    def __init__(self, open_store: Callable[[], T]) -> None:
+        self._open, self._lock = open_store, Lock()
+        self._store: T | None = None
+
+    def get(self) -> T:
+        """Return the open store. Raises HoldfastError if it cannot be opened."""
+        with self._lock:
+            if self._store is None:
+                self._store = self._open()
+            return self._store
+
+    def close(self) -> None:
+        """Close the store. Reads that come later open it again."""
+        with self._lock:
+            store, self._store = self._store, None
+        if store is not None:
+            store.close()

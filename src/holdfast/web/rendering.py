@@ -1,6 +1,11 @@
-"""Render pages. Everything that a template prints is escaped, whatever a message holds."""
+"""Render pages, and send their live parts again while a person looks.
 
-from collections.abc import Mapping, Sequence
+Everything that a template prints is escaped, whatever a message holds. A browser asks for the
+live part of a page as a stream of server-sent events, or once with `?part`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -10,8 +15,11 @@ from jinja2 import BytecodeCache, ChoiceLoader, Environment, PackageLoader, Stri
 from jinja2.bccache import Bucket
 from jinja2.runtime import Macro
 from markupsafe import Markup
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from holdfast.lease.clock import to_utc
 from holdfast.text import (
@@ -21,11 +29,14 @@ from holdfast.text import (
     strip_control_characters,
 )
 from holdfast.version import read_version
-from holdfast.web.choices import format_choice
 from holdfast.web.console import Console
 from holdfast.web.guard import SESSION
 
 CHART_WIDTH, CHART_HEIGHT = 240, 40
+SECONDS = 1.0  # between two updates of a page
+MAX_STREAMS = 64  # more viewers than this poll
+_KEEP_ALIVE_SECONDS = 15.0
+_FIRST_PAUSE_SECONDS = 0.1  # what was being counted for the first view follows soon
 
 
 class CompiledTemplates(BytecodeCache):
@@ -55,6 +66,10 @@ class Page:
     status: int = 200
 
 
+View = Callable[[Request], Page]
+Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
 class Section(Protocol):
     """The pages of a product: how the navigation shows them, and what they are made of."""
 
@@ -79,11 +94,27 @@ def wants_part(request: Request) -> bool:
     return wants_stream(request) or "part" in request.query_params
 
 
+class _CountedStream(StreamingResponse):
+    """A stream that is counted from its creation, so that many at once are not too many."""
+
+    def __init__(self, parts: AsyncIterator[str], streams: "set[_CountedStream]") -> None:
+        super().__init__(parts, media_type="text/event-stream")
+        self._open_streams = streams
+        streams.add(self)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._open_streams.discard(self)
+
+
 class Renderer:
     """Renders pages, and the parts of them that change."""
 
     def __init__(self, console: Console, sections: Sequence[Section] = ()) -> None:
         self._console = console
+        self._streams: set[_CountedStream] = set()
         packages = ["holdfast.web", *(section.package for section in sections)]
         self.env = Environment(
             loader=ChoiceLoader([PackageLoader(package) for package in packages]),
@@ -111,7 +142,6 @@ class Renderer:
         self.env.globals |= {
             "allow_actions": console.allow_actions,
             "chart": make_chart,
-            "format_choice": format_choice,
             "format_count": format_count,
             "has_queues": bool(console.queues) or not sections,
             "needs_login": console.sessions.needs_login,
@@ -139,6 +169,35 @@ class Renderer:
         context = template.new_context(self._make_context(request, page))
         return "".join(template.blocks["live"](context))
 
+    def make_endpoint(self, view: View) -> Endpoint:
+        """Return an endpoint that answers with the page, its live part, or a stream of it."""
+
+        async def endpoint(request: Request) -> Response:
+            page = await run_in_threadpool(view, request)  # a 404 comes before a stream begins
+            if wants_stream(request):
+                if len(self._streams) >= MAX_STREAMS:
+                    return PlainTextResponse("too many viewers at once\n", 503)
+                return _CountedStream(self._send(request, view), self._streams)
+            if wants_part(request):
+                return HTMLResponse(self.render_live(request, page))
+            return self.render(request, page)
+
+        return endpoint
+
+    async def _send(self, request: Request, view: View) -> AsyncIterator[str]:
+        last, quiet_seconds, pause_seconds = "", 0.0, _FIRST_PAUSE_SECONDS
+        while not (self._console.is_closing or await request.is_disconnected()):
+            try:
+                part = await run_in_threadpool(lambda: self.render_live(request, view(request)))
+            except HTTPException:  # what the page showed is gone
+                return
+            if part != last or quiet_seconds >= _KEEP_ALIVE_SECONDS:
+                yield format_event(part)
+                last, quiet_seconds = part, 0.0
+            await asyncio.sleep(pause_seconds)
+            quiet_seconds += pause_seconds
+            pause_seconds = min(2 * pause_seconds, SECONDS)
+
     def _make_context(self, request: Request, page: Page) -> dict[str, Any]:
         console = self._console
         session = request.scope.get(SESSION)
@@ -147,6 +206,7 @@ class Renderer:
             "form_token": console.sessions.make_form_token(session) if session else "",
             "now": to_utc(console.clock.time()),
             "path": request.url.path,
+            "section": _find_section(request),
             **page.context,
         }
 
@@ -212,6 +272,17 @@ def parse_number(text: str) -> int | None:
 def quote_value(text: object) -> str:
     """Return a text as a value in an address."""
     return quote(str(text), safe="")
+
+
+def format_event(text: str) -> str:
+    """Return an event of the stream. A line break in the text begins a new line of data."""
+    return "".join(f"data: {line}\n" for line in text.splitlines()) + "\n"
+
+
+def _find_section(request: Request) -> str:
+    """Return the part of the navigation that a page belongs to: the first word of its path."""
+    word = request.scope["path"].removeprefix(request.scope.get("root_path", "")).split("/")[1]
+    return "queues" if word in ("", "operations") else word
 
 
 # -- charts

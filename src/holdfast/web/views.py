@@ -1,11 +1,13 @@
 """The pages that show queues. Each view reads what its page needs, and changes nothing."""
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -31,8 +33,10 @@ from holdfast.queue.watch import (
     judge_lease,
 )
 from holdfast.web.console import Console, WatchedQueue
-from holdfast.web.operations import Operations
 from holdfast.web.rendering import Page, parse_number, wants_part
+
+T = TypeVar("T")
+NONE: list[MessageInfo] = []
 
 FIRST_WAIT_SECONDS = 0.2  # for counts that are being read: a page must come at once
 SEARCH_SECONDS = 1.5
@@ -102,8 +106,8 @@ class QueueOverview:
 class QueuePages:
     """The views of queues."""
 
-    def __init__(self, console: Console, operations: Operations) -> None:
-        self._console, self._operations = console, operations
+    def __init__(self, console: Console) -> None:
+        self._console = console
         self._kinds: dict[str, Reading[ReasonKinds]] = {
             slug: Reading(partial(_read_kinds, queue), console.clock, _KINDS_SECONDS)
             for slug, queue in console.queues.items()
@@ -115,21 +119,14 @@ class QueuePages:
         """Show all queues with their counts."""
         self._console.start()
         queues = self._view_all(list(self._console.queues.values()))
-        return Page("queues.html", {"queues": queues, "section": "queues"})
+        return Page("queues.html", {"queues": queues})
 
     def show_queue(self, request: Request) -> Page:
         """Show a queue with its leases and its workers."""
         self._console.start()
         view = self._view(self.find_queue(request))
-        return Page(
-            "queue.html",
-            {
-                "queue": view,
-                "section": "queues",
-                "judge_lease": judge_lease,
-                "is_polling": is_polling,
-            },
-        )
+        context = {"queue": view, "judge_lease": judge_lease, "is_polling": is_polling}
+        return Page("queue.html", context)
 
     def _view_all(self, queues: Sequence[WatchedQueue]) -> list[QueueOverview]:
         """Return the views of queues, after a wait that is the same for one and for many."""
@@ -164,20 +161,18 @@ class QueuePages:
         """Show the messages in one state, a page at a time."""
         watched = self.find_queue(request)
         state = _parse_state(request.query_params.get("state", "pending"))
-        page, problem = MessagePage(()), ""
-        try:
-            queue = watched.watch.get_queue()
-            after = request.query_params.get("after")
-            page = queue.browse(state, after=after, limit=PAGE_ROWS)
-        except (HoldfastError, OSError) as error:
-            problem = str(error)
+        page, problem = read_or_explain(
+            lambda: watched.watch.get_queue().browse(
+                state, after=request.query_params.get("after"), limit=PAGE_ROWS
+            ),
+            MessagePage(()),
+        )
         return Page(
             "messages.html",
             {
                 "queue": self._view(watched),
                 "page": page,
                 "problem": problem,
-                "section": "queues",
                 "state": state,
                 "states": list(MessageState),
             },
@@ -190,7 +185,7 @@ class QueuePages:
             raise HTTPException(404, "This page does not change by itself. Reload it.")
         message_id = request.query_params.get("id", "")
         key = request.query_params.get("key", "")
-        messages, problem = self._find(watched, message_id, key)
+        messages, problem = read_or_explain(lambda: _find(watched, message_id, key), NONE)
         if not messages and not problem:
             raise HTTPException(
                 404, "The queue holds no message with that id. It may have been purged."
@@ -200,42 +195,27 @@ class QueuePages:
             "message.html",
             {
                 "queue": self._view(watched),
-                "bodies": [
-                    _format_body(message) if show_body else None for message in messages
+                "bodies": [_format_body(m) if show_body else None for m in messages],
+                "checkpoints": [
+                    None if m.checkpoint is None else _format_json(m.checkpoint)
+                    for m in messages
                 ],
-                "checkpoints": [_format_checkpoint(message) for message in messages],
+                "format_choice": format_choice,
                 "is_live": self._is_live(watched),
                 "judge_lease": judge_lease,
                 "key": key,
                 "message_id": messages[0].id if key and messages else message_id,
                 "messages": messages,
                 "problem": problem,
-                "section": "queues",
                 "show_body": show_body,
             },
         )
 
     def _is_live(self, watched: WatchedQueue) -> bool:
         """Return whether a message may be read every second. On SQS that hides it."""
-        try:
-            return "find" in watched.watch.get_queue().capabilities
-        except (HoldfastError, OSError):
-            return True
-
-    def _find(
-        self, watched: WatchedQueue, message_id: str, key: str
-    ) -> tuple[list[MessageInfo], str]:
-        try:
-            queue = watched.watch.get_queue()
-            if key and "find" in queue.capabilities:
-                push = queue.find_push(key)
-                return [push] if push else [], ""
-            if "find" in queue.capabilities:
-                return queue.find(message_id), ""
-            letters = queue.dead_letters(PAGE_ROWS)
-            return [letter for letter in letters if letter.id == message_id], ""
-        except (HoldfastError, OSError) as error:
-            return [], str(error)
+        return read_or_explain(lambda: "find" in watched.watch.get_queue().capabilities, True)[
+            0
+        ]
 
     # -- dead letters
 
@@ -248,7 +228,9 @@ class QueuePages:
         view = self._view(watched)  # before the kinds, because grouping them slows the count
         letters, problem, kinds = DeadPage((), None), "", None
         if not wants_part(request):
-            letters, problem = self._read_letters(watched, wanted, request)
+            letters, problem = read_or_explain(
+                lambda: self._read_letters(watched, wanted, request), letters
+            )
             if watched.watch.can("peek"):
                 kinds = self._kinds[watched.slug].get(late_at - clock.monotonic())
         failed = view.counts.stats.failed if view.counts and view.counts.stats else None
@@ -263,45 +245,51 @@ class QueuePages:
                 "can_group": watched.watch.can("peek"),
                 "failed": failed,
                 "filter": wanted,
+                "format_choice": format_choice,
                 "kinds": kinds,
                 "letters": letters,
                 "new": 0 if seen is None or failed is None else max(0, failed - seen),
                 "problem": problem,
-                "section": "queues",
             },
         )
 
     def _read_letters(
         self, watched: WatchedQueue, wanted: DeadFilter, request: Request
-    ) -> tuple[DeadPage, str]:
+    ) -> DeadPage:
         clock = self._console.clock
         late_at = clock.monotonic() + SEARCH_SECONDS
-        try:
-            page = read_dead_page(
-                watched.watch.get_queue(),
-                wanted,
-                after=request.query_params.get("after"),
-                limit=PAGE_ROWS,
-                is_late=lambda: clock.monotonic() > late_at,
-            )
-        except (HoldfastError, OSError) as error:
-            return DeadPage((), None), str(error)
-        return page, ""
+        return read_dead_page(
+            watched.watch.get_queue(),
+            wanted,
+            after=request.query_params.get("after"),
+            limit=PAGE_ROWS,
+            is_late=lambda: clock.monotonic() > late_at,
+        )
 
-    def show_operation(self, request: Request) -> Page:
-        """Show how far an action on many dead letters is."""
-        number = parse_number(request.path_params["number"])
-        operation = None if number is None else self._operations.get(number)
-        if operation is None:
-            raise HTTPException(404, "This console does not know that action any more.")
-        return Page("operation.html", {"operation": operation, "section": "queues"})
+
+def read_or_explain(read: Callable[[], T], otherwise: T) -> tuple[T, str]:
+    """Return what a page reads, or the problem that it shows instead."""
+    try:
+        return read(), ""
+    except (HoldfastError, OSError) as error:
+        return otherwise, str(error)
+
+
+def _find(watched: WatchedQueue, message_id: str, key: str) -> list[MessageInfo]:
+    queue = watched.watch.get_queue()
+    if "find" not in queue.capabilities:
+        letters = queue.dead_letters(PAGE_ROWS)
+        return [letter for letter in letters if letter.id == message_id]
+    if not key:
+        return queue.find(message_id)
+    push = queue.find_push(key)
+    return [push] if push else []
 
 
 def _read_kinds(queue: WatchedQueue) -> ReasonKinds:
-    try:
-        return group_reasons(queue.watch.get_queue())
-    except (HoldfastError, OSError):  # the list of the same page shows the problem
-        return ReasonKinds((), 0, True)
+    # The list of the same page shows the problem.
+    unknown = ReasonKinds((), 0, True)
+    return read_or_explain(lambda: group_reasons(queue.watch.get_queue()), unknown)[0]
 
 
 def _parse_state(text: str) -> MessageState:
@@ -320,6 +308,41 @@ def parse_filter(params: Any) -> DeadFilter:
     return DeadFilter(params.get("text", "").strip(), params.get("kind", ""), field)
 
 
+# How a form names dead letters: by all that a queue needs to find them again.
+_CHOICE = re.compile(r"([0-9A-Za-z-]{1,64}) ([0-9]{1,9}) ([0-9]{1,9}) ([!-~]+)")
+
+
+def format_choice(message: MessageInfo) -> str:
+    """Return the value by which a form names a dead letter.
+
+    The id is quoted, because a form changes line breaks.
+    """
+    return f"{message.key} {message.fence} {message.attempts} {quote(message.id, safe='')}"
+
+
+def parse_choices(choices: list[str]) -> list[MessageInfo]:
+    """Return the dead letters that a form names. Raises 400 for a value of another form.
+
+    A key becomes part of a path in a file queue, so it is checked here, too.
+    """
+    messages = []
+    for choice in choices:
+        if (match := _CHOICE.fullmatch(choice)) is None:
+            raise HTTPException(400, "The form names a dead letter that cannot be one.")
+        key, fence, attempts, message_id = match.groups()
+        messages.append(
+            MessageInfo(
+                unquote(message_id),
+                key,
+                MessageState.FAILED,
+                int(attempts),
+                int(fence),
+                where="",
+            )
+        )
+    return messages
+
+
 @dataclass(frozen=True, slots=True)
 class BodyText:
     """The text of a body, of which a page shows only the beginning if it is long."""
@@ -332,15 +355,10 @@ class BodyText:
 def _format_body(message: MessageInfo) -> BodyText:
     if message.body is None:
         return BodyText("(the body is not a JSON object)", 0, False)
-    return _cut(json.dumps(message.body, indent=2, ensure_ascii=False))
+    return _format_json(message.body)
 
 
-def _format_checkpoint(message: MessageInfo) -> BodyText | None:
-    if message.checkpoint is None:
-        return None
-    return _cut(json.dumps(message.checkpoint, indent=2, ensure_ascii=False))
-
-
-def _cut(text: str) -> BodyText:
+def _format_json(value: object) -> BodyText:
+    text = json.dumps(value, indent=2, ensure_ascii=False)
     size = len(text.encode("utf-8", "surrogatepass"))
     return BodyText(text[:MAX_BODY_CHARACTERS], size, len(text) > MAX_BODY_CHARACTERS)

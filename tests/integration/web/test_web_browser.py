@@ -1,4 +1,7 @@
-"""The console in a real browser: every view and action, live updates, and hostile text."""
+"""The console in a real browser: every view and action, live updates, and hostile text.
+
+What a form or a page alone shows is tested without a browser, in tests/unit/web.
+"""
 
 import os
 import re
@@ -116,6 +119,7 @@ def test_the_queues_are_shown_with_their_state(
     console.check()
 
 
+@pytest.mark.nightly
 def test_a_killed_worker_is_seen_without_reloading(
     console: ConsolePage, queue: QueueManager[AnyMessage], tmp_path: Path
 ) -> None:
@@ -150,20 +154,7 @@ def test_a_killed_worker_is_seen_without_reloading(
     console.check()
 
 
-def test_chosen_dead_letters_are_redriven(
-    console: ConsolePage, queue: QueueManager[AnyMessage]
-) -> None:
-    fail(queue, 5)
-    page = console.open(f"{SLUG}/dead")
-    page.get_by_label("Choose no answer-1", exact=True).check()
-    page.get_by_label("Choose no answer-3", exact=True).check()
-    expect(page.get_by_text("2 chosen")).to_be_visible()
-    page.get_by_role("button", name="Redrive chosen").click()
-    expect(page.get_by_text("2 dead letters redriven.")).to_be_visible(timeout=10_000)
-    assert (queue.stats().ready, queue.stats().failed) == (2, 3)
-    console.check()
-
-
+@pytest.mark.nightly
 def test_dropping_asks_first_and_only_what_matches_is_dropped(
     console: ConsolePage, queue: QueueManager[AnyMessage]
 ) -> None:
@@ -183,20 +174,7 @@ def test_dropping_asks_first_and_only_what_matches_is_dropped(
     assert queue.stats().failed == 3
 
 
-def test_dead_letters_are_searched_by_reason_and_by_field(
-    console: ConsolePage, queue: QueueManager[AnyMessage]
-) -> None:
-    fail(queue, 3)
-    page = console.open(f"{SLUG}/dead")
-    page.get_by_label("Reason or id").fill("ANSWER-2")
-    page.get_by_role("button", name="Search").click()
-    expect(page.locator("tbody tr")).to_have_count(1)
-    page.get_by_role("link", name="Clear").click()
-    page.get_by_label("Field").fill("domain=a.example")
-    page.get_by_role("button", name="Search").click()
-    expect(page.locator("tbody tr")).to_have_count(3)
-
-
+@pytest.mark.nightly
 def test_new_dead_letters_do_not_move_the_list(
     console: ConsolePage, queue: QueueManager[AnyMessage]
 ) -> None:
@@ -233,6 +211,7 @@ def test_every_action_works_without_javascript(
         console.close()
 
 
+@pytest.mark.nightly
 def test_a_message_is_shown_with_its_history_and_a_hostile_body_does_nothing(
     console: ConsolePage, queue: QueueManager[AnyMessage]
 ) -> None:
@@ -253,9 +232,9 @@ def test_a_message_is_shown_with_its_history_and_a_hostile_body_does_nothing(
     console.check()
 
 
-@pytest.mark.parametrize("has_javascript", [True, False])
+@pytest.mark.nightly
 def test_a_person_decides_about_a_parked_batch(
-    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_javascript: bool
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in make_environment(tmp_path).items():
         monkeypatch.setenv(name, value)
@@ -263,7 +242,7 @@ def test_a_person_decides_about_a_parked_batch(
         fill_chat(tmp_path) as chat,
         serve_console(tmp_path, chat="chat.db", allow_actions=True) as address,
     ):
-        console = ConsolePage(browser, address, java_script_enabled=has_javascript)
+        console = ConsolePage(browser, address, java_script_enabled=False)
         page = console.open("/conversations/parked")
         page.get_by_role("link", name="unclear").click()
         expect(page.locator("main")).to_contain_text("unknown whether the customer got it")
@@ -278,27 +257,10 @@ def test_a_person_decides_about_a_parked_batch(
         expect(page.get_by_role("status").last).to_contain_text("recorded as sent")
         expect(page.locator("main")).to_contain_text("Nothing is parked")
         assert len(chat.store.history(ANSWERED)) == 4
-        if has_javascript:
-            console.check()
         console.close()
 
 
-def test_a_conversation_is_found_by_its_number_which_no_address_contains(
-    browser: Browser, tmp_path: Path
-) -> None:
-    fill_chat(tmp_path).close()
-    with serve_console(tmp_path, chat="chat.db") as address:
-        console = ConsolePage(browser, address)
-        page = console.open("/conversations")
-        page.get_by_label("Id, or the beginning of it").fill(NUMBER)
-        page.get_by_role("button", name="Find").click()
-        expect(page.locator(".facts").first).to_contain_text(ANSWERED.log_name)
-        assert NUMBER[1:] not in page.url
-        expect(page.locator("#stream")).to_have_text("Live", timeout=10_000)
-        console.check()
-        console.close()
-
-
+@pytest.mark.nightly
 def test_a_browser_logs_in_with_the_token(
     browser: Browser, queue: QueueManager[AnyMessage], tmp_path: Path
 ) -> None:
@@ -318,6 +280,7 @@ def test_a_browser_logs_in_with_the_token(
         console.close()
 
 
+@pytest.mark.nightly
 def test_a_page_polls_where_no_stream_arrives(
     console: ConsolePage, queue: QueueManager[AnyMessage]
 ) -> None:

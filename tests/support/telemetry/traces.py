@@ -6,7 +6,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from holdfast.telemetry.tracing import OpenTelemetryTracing
+from holdfast.telemetry.opentelemetry import OpenTelemetryTracing
 
 
 class Traces:
@@ -38,3 +38,12 @@ def get_id(span: ReadableSpan) -> tuple[int, int]:
 
 def get_link_ids(span: ReadableSpan) -> list[tuple[int, int]]:
     return [(link.context.trace_id, link.context.span_id) for link in span.links]
+
+
+def get_parent_id(span: ReadableSpan) -> int:
+    assert span.parent is not None
+    return span.parent.span_id
+
+
+def get_attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})

@@ -3,16 +3,12 @@
 import io
 import re
 from collections.abc import Iterable
-from dataclasses import asdict
 from xml.etree import ElementTree
 
 import pytest
+from harness import Screen
+from queue_act import HANGING_TASK, QueueAct, list_totals
 from tools.picture import PICTURE
-
-from holdfast.demo.act import DemoSizes
-from holdfast.demo.queue_act import Attempt, QueueAct, make_report
-from holdfast.demo.queue_tasks import HANGING_TASK
-from holdfast.demo.screen import DemoScreen
 
 SOURCE = PICTURE.read_text()
 PIECES = ElementTree.fromstring(SOURCE).iter("{http://www.w3.org/2000/svg}text")
@@ -25,18 +21,17 @@ def normalize(text: str) -> str:
 
 
 def list_report() -> Iterable[str]:
-    """Return the lines of a report whose totals match."""
-    done = [Attempt("a", 1)]
-    screen = io.StringIO()
-    DemoScreen(screen, "").show_report(make_report(["a"], done, [], done))
+    """Return the lines of totals that match."""
+    screen, done = io.StringIO(), [("a", 1)]
+    Screen(screen, "").show_totals(list_totals(["a"], done, [], done), QueueAct.terms)
     return screen.getvalue().strip().splitlines()
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        QueueAct.title.format_map(asdict(DemoSizes())),
-        " ".join([QueueAct.noun, "pid", *QueueAct.columns]),
+        QueueAct.title.format(tasks=300),
+        f"{QueueAct.noun} pid done",
         "killed with SIGKILL, holding company-000",
         QueueAct.story["child_killed"].format(message_id=HANGING_TASK, reason="stalled"),
         "other workers have taken over its tasks",

@@ -26,7 +26,7 @@ from holdfast.exports.model import TOKEN_ERRORS
 from holdfast.exports.settings import HeartbeatSettings
 from holdfast.queues.settings import QueueSettings
 from holdfast.queues.sqs import SQSQueue
-from holdfast.telemetry.metric_table import METRICS
+from holdfast.telemetry.metrics import list_metrics
 from holdfast.text import parse_duration
 from holdfast.variables import find_known_variables
 from support.paths import ROOT
@@ -40,7 +40,7 @@ from support.stack_template import (
 
 TEMPLATES = ("template", "queue", "exports", "conversations")
 STACKS = list_stacks()
-METRICS_BY_NAME = {metric.cloudwatch_name: metric for metric in METRICS}
+METRICS_BY_NAME = {metric.cloudwatch_name: metric for metric in list_metrics()}
 EXAMPLE = json.loads((ROOT / "examples/export/state-machine.json").read_text())
 OUR_NAMESPACE = "holdfast/shop"
 # Variables of boto3, Python and ECS, which are not settings of Holdfast.

@@ -12,10 +12,11 @@ from holdfast.lease.keeper import LeaseKeeper
 from holdfast.lease.lease import RENEWED, Lease, Refused, Renewal, Unanswered
 from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.telemetry.measurements import MAX_LABEL_VALUES
-from holdfast.telemetry.metric import MetricKind
-from holdfast.telemetry.metric_table import METRICS, categorize_reason
+from holdfast.telemetry.metrics import (
+    categorize_reason,
+)
 from holdfast.telemetry.prometheus import Metrics
-from holdfast.telemetry.sampler import QueueSampler
+from holdfast.telemetry.setup import QueueSampler
 from holdfast.testing import ManualClock, MemoryQueue
 
 
@@ -42,20 +43,6 @@ class Shown:
 @pytest.fixture
 def shown() -> Shown:
     return Shown()
-
-
-def test_names_are_unique_in_every_backend() -> None:
-    for attribute in ("name", "prometheus_name", "otel_name", "cloudwatch_name"):
-        names = [getattr(metric, attribute) for metric in METRICS]
-        assert len(set(names)) == len(names)
-
-
-def test_the_longest_handlers_are_told_apart() -> None:
-    [attempts] = [metric for metric in METRICS if metric.name == "attempt_seconds"]
-    assert attempts.buckets[-1] == 12 * 3600
-    for metric in METRICS:
-        assert list(metric.buckets) == sorted(metric.buckets)
-        assert bool(metric.buckets) == (metric.kind is MetricKind.HISTOGRAM)
 
 
 def test_a_reading_at_the_limit_of_a_bucket_is_in_it(shown: Shown) -> None:
@@ -141,6 +128,15 @@ def test_a_renewal_that_is_reported_after_the_end_holds_nothing(shown: Shown) ->
     shown.subscriber(ev.Completed("q", "m", 1, 1.0))
     shown.subscriber(ev.LeaseRenewed("q", "m", 1, 0.0, 120.0))
     assert shown("held", queue="q") == 0
+
+
+def test_a_message_that_ends_twice_or_was_never_held_is_counted_once(shown: Shown) -> None:
+    shown.subscriber(ev.Claimed("q", "a", 1, 60.0))
+    shown.subscriber(ev.Claimed("q", "b", 1, 60.0))
+    shown.subscriber(ev.MessageLeaseLost("q", "b", 1, reason="late"))
+    shown.subscriber(ev.Retried("q", "b", 1, delay_seconds=None, reason="late"))
+    shown.subscriber(ev.DeadLettered("q", "c", 9, reason="never held here"))
+    assert shown("held", queue="q") == 1
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from holdfast.chat import events as cv
 from holdfast.events import Event, Events
 from holdfast.exports import events as jv
 from holdfast.telemetry.emf import EmfWriter
-from holdfast.telemetry.metric import Metric, MetricKind
-from holdfast.telemetry.metric_table import METRICS
-from holdfast.telemetry.otel_metrics import OpenTelemetryMetrics
+from holdfast.telemetry.metrics import Counter, Gauge, Histogram, Metric, list_metrics
+from holdfast.telemetry.opentelemetry import OpenTelemetryMetrics
 from holdfast.telemetry.prometheus import Metrics
 from holdfast.testing import ManualClock
 from support.telemetry.emf_lines import get_labels, get_values, parse_lines
@@ -46,11 +45,11 @@ class Backends:
         values: Values = {}
         for family in self.registry.collect():
             metric = find_metric("prometheus_name", family.name)
-            assert family.type == metric.kind.value
+            assert family.type == type(metric).__name__.lower()
             for sample in family.samples:
                 labels = {name: text for name, text in sample.labels.items() if name != "le"}
                 series = make_series(metric, labels)
-                if metric.kind is not MetricKind.HISTOGRAM:
+                if not isinstance(metric, Histogram):
                     values[series] = sample.value
                     continue
                 kept = values.setdefault(series, {"buckets": []})
@@ -65,7 +64,7 @@ class Backends:
         values: Values = {}
         for metric, point in self._list_points():
             series = make_series(metric, dict(point.attributes))
-            if metric.kind is MetricKind.HISTOGRAM:
+            if isinstance(metric, Histogram):
                 assert tuple(point.explicit_bounds) == metric.buckets
                 buckets = list(point.bucket_counts)
                 values[series] = {"count": point.count, "sum": point.sum, "buckets": buckets}
@@ -89,12 +88,12 @@ class Backends:
             for name, value in get_values(line).items():
                 metric = find_metric("cloudwatch_name", name)
                 series = make_series(metric, get_labels(line))
-                match metric.kind:
-                    case MetricKind.COUNTER:
+                match metric:
+                    case Counter():
                         values[series] = values.get(series, 0.0) + value
-                    case MetricKind.GAUGE:
+                    case Gauge():
                         values[series] = value
-                    case MetricKind.HISTOGRAM:
+                    case Histogram():
                         add_readings(metric, values.setdefault(series, {}), value)
         return values
 
@@ -108,7 +107,7 @@ def add_readings(metric: Metric, kept: dict[str, Any], readings: list[float]) ->
 
 
 def find_metric(attribute: str, name: str) -> Metric:
-    [metric] = [metric for metric in METRICS if getattr(metric, attribute) == name]
+    [metric] = [metric for metric in list_metrics() if getattr(metric, attribute) == name]
     return metric
 
 
@@ -170,7 +169,7 @@ def test_the_backends_show_the_same_values_for_the_same_events(seed: int) -> Non
         backends.events.emit(make_event(rng.choice(KINDS), rng, backends.clock.monotonic()))
         backends.clock.advance(rng.choice([0.0, 0.1]))
     prometheus = backends.read_prometheus()
-    assert {name for name, _ in prometheus} == {metric.name for metric in METRICS}
+    assert {name for name, _ in prometheus} == {metric.name for metric in list_metrics()}
     assert flatten(backends.read_otel()) == approximately(prometheus)
     assert flatten(backends.read_emf()) == approximately(prometheus)
 

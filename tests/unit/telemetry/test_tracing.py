@@ -19,9 +19,8 @@ from holdfast.queue.message import AnyMessage, attach_headers, get_headers, get_
 from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
 from holdfast.testing.contracts.queue.support import poll_all
-from support.telemetry.traces import Traces, get_id, get_link_ids
+from support.telemetry.traces import Traces, get_attributes, get_id, get_link_ids, get_parent_id
 
-SAMPLED = trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(1))
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -83,10 +82,9 @@ def test_a_message_is_sent_received_processed_and_settled(
     assert received.kind is trace.SpanKind.CLIENT
     assert get_link_ids(received) == get_link_ids(processed) == [get_id(sent)]
     assert received.parent is None
-    assert processed.parent is not None
-    assert processed.parent.span_id == get_id(received)[1]
+    assert get_parent_id(processed) == get_id(received)[1]
     assert processed.kind is trace.SpanKind.CONSUMER
-    assert dict(processed.attributes or {}) == {
+    assert get_attributes(processed) == {
         "messaging.system": system,
         "messaging.destination.name": name,
         "messaging.operation.name": "process",
@@ -96,10 +94,8 @@ def test_a_message_is_sent_received_processed_and_settled(
     }
     assert system == ("aws_sqs" if isinstance(queue, SQSQueue) else "holdfast")
     assert settled.name == f"ack {name}"
-    assert settled.attributes is not None
-    assert settled.attributes["messaging.operation.type"] == "settle"
-    assert settled.parent is not None
-    assert settled.parent.span_id == get_id(processed)[1]
+    assert get_attributes(settled)["messaging.operation.type"] == "settle"
+    assert get_parent_id(settled) == get_id(processed)[1]
 
 
 def test_with_parents_the_attempt_continues_the_trace(
@@ -111,9 +107,7 @@ def test_with_parents_the_attempt_continues_the_trace(
     work(queue)
     by_name = {span.name.split()[0]: span for span in traces.take()}
     trace_id = request.get_span_context().trace_id
-    assert by_name["send"].parent is not None
-    assert by_name["process"].parent is not None
-    assert by_name["process"].parent.span_id == get_id(by_name["send"])[1]
+    assert get_parent_id(by_name["process"]) == get_id(by_name["send"])[1]
     for name in ("send", "process", "ack"):
         assert get_id(by_name[name])[0] == trace_id
     assert by_name["process"].links == ()
@@ -148,12 +142,9 @@ def test_acks_that_share_a_call_have_a_span_each(
     acked = [span for span in spans if span.name == f"ack {queue.name}"]
     assert len(acked) == 3
     for attempt, settled in zip(processed, acked, strict=True):
-        assert settled.parent is not None
-        assert settled.parent.span_id == get_id(attempt)[1]
-        assert attempt.attributes is not None
-        assert settled.attributes is not None
-        id = attempt.attributes["messaging.message.id"]
-        assert settled.attributes["messaging.message.id"] == id
+        assert get_parent_id(settled) == get_id(attempt)[1]
+        id = get_attributes(attempt)["messaging.message.id"]
+        assert get_attributes(settled)["messaging.message.id"] == id
         assert settled.status.is_unset
 
 
@@ -183,7 +174,7 @@ def test_a_shared_call_shows_which_ack_failed(queue: QueueManager[Any], traces: 
     traces.take()
     with pytest.raises(LeaseLost):
         queue.ack_many(messages)
-    errors = [(span.attributes or {}).get("error.type") for span in traces.take()]
+    errors = [get_attributes(span).get("error.type") for span in traces.take()]
     assert errors == [None, "LeaseLost", None]
 
 
@@ -283,11 +274,9 @@ def test_the_span_is_current_in_the_handler_and_shows_its_error(traces: Traces) 
     work(queue, fail)
     spans = {span.name: span for span in traces.take()}
     processed = spans["process q"]
-    assert spans["inner"].parent is not None
-    assert spans["inner"].parent.span_id == get_id(processed)[1]
+    assert get_parent_id(spans["inner"]) == get_id(processed)[1]
     assert processed.status.status_code is trace.StatusCode.ERROR
-    assert processed.attributes is not None
-    assert processed.attributes["error.type"] == "ValueError"
+    assert get_attributes(processed)["error.type"] == "ValueError"
     assert "secret" not in processed.to_json()
     assert "dead_letter q" in spans
 
@@ -304,7 +293,7 @@ def test_a_coroutine_has_its_span_too(traces: Traces) -> None:
 
     work(queue, handle, isolation="async", concurrency=2)
     processed = {
-        str((span.attributes or {})["messaging.message.id"]): get_id(span)[1]
+        str(get_attributes(span)["messaging.message.id"]): get_id(span)[1]
         for span in traces.take()
         if span.name == "process q"
     }
@@ -359,9 +348,8 @@ def poll_and_ack(queue: QueueManager[Any]) -> trace.SpanContext:
     return context
 
 
-@pytest.mark.parametrize("every", [1, 7, 100])
-def test_a_busy_queue_is_sampled_as_often_as_the_sampler_says(every: int) -> None:
-    count = 700
+def test_a_busy_queue_is_sampled_as_often_as_the_sampler_says() -> None:
+    count, every = 70, 7
     sampler = Switch(every)
     traces = Traces(sampler=sampler)
     queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q")
@@ -393,33 +381,6 @@ def test_a_recorded_poll_is_shown_with_its_own_time_and_messages() -> None:
             assert span.start_time == polled_ns
             created = [] if headers is None else [headers["traceparent"].split("-")[2]]
             assert [f"{span_id:016x}" for _, span_id in get_link_ids(span)] == created
-
-
-def test_a_decision_of_the_sampler_is_not_kept() -> None:
-    sampler = Switch(0)
-    traces = Traces(sampler=sampler)
-    queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q")
-    queue.push_many([AnyMessage() for _ in range(50)])
-    traces.make(clock=ManualClock()).trace_queue(queue)
-    for _ in range(20):
-        poll_and_ack(queue)
-    sampler.every = 1
-    poll_and_ack(queue)
-    assert traces.names() == ["receive q", "process q", "ack q"]
-
-
-def test_a_poll_inside_a_span_belongs_to_it_also_on_a_busy_queue() -> None:
-    traces = Traces(sampler=Switch(100))
-    queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q")
-    queue.push_many([AnyMessage() for _ in range(50)])
-    traces.make(clock=ManualClock()).trace_queue(queue)
-    for _ in range(20):
-        poll_and_ack(queue)
-    with trace.use_span(trace.NonRecordingSpan(SAMPLED)):
-        context = poll_and_ack(queue)
-    assert context.trace_id == SAMPLED.trace_id
-    assert traces.names() == ["receive q", "process q", "ack q"]
-    assert poll_and_ack(queue).trace_id != SAMPLED.trace_id
 
 
 def test_a_queue_is_traced_once(traces: Traces) -> None:
@@ -488,8 +449,7 @@ def test_a_job_is_one_trace_from_its_message_to_its_callback(traces: Traces) -> 
     ids = (job.get_span_context().trace_id, job.get_span_context().span_id)
     assert get_link_ids(done) == get_link_ids(failed) == [ids]
     assert failed.status.status_code is trace.StatusCode.ERROR
-    assert callback.parent is not None
-    assert (get_id(callback)[0], callback.parent.span_id) == ids
+    assert (get_id(callback)[0], get_parent_id(callback)) == ids
 
 
 def test_a_reply_is_part_of_the_attempt_at_its_trigger(traces: Traces) -> None:
@@ -504,8 +464,7 @@ def test_a_reply_is_part_of_the_attempt_at_its_trigger(traces: Traces) -> None:
     assert written.start_time is not None
     assert written.end_time - written.start_time >= 1.5e9
     for span in (written, sent):
-        assert span.parent is not None
-        assert span.parent.span_id == attempt.get_span_context().span_id
+        assert get_parent_id(span) == attempt.get_span_context().span_id
 
 
 # -- settings

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 from starlette.types import Message
 
 from holdfast import AnyMessage, SQLiteQueue, SQSQueue, open_queue
 from holdfast.queue.info import QueueStats
 from holdfast.queue.manager import QueueManager
 from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
-from holdfast.web import actions, live, web_app
+from holdfast.web import actions, rendering, web_app
+from support.web.pages import HOST, open_console, post_form
 
-HOST = "http://127.0.0.1"
-ORIGIN = {"Origin": HOST}
+DEAD = "/queues/enrich/dead"
 DIGITS = "9" * 5000  # int() refuses more than 4,300
 LONG = "x" * 60_000
 
@@ -31,11 +30,6 @@ def queue(tmp_path: Path) -> SQLiteQueue[AnyMessage]:
     [message] = queue.poll()
     queue.dead_letter(message, "why")
     return queue
-
-
-def open_console(queue: Any, **options: Any) -> TestClient:
-    app = web_app([queue], **options)
-    return TestClient(app, base_url=HOST, follow_redirects=False, raise_server_exceptions=False)
 
 
 @pytest.mark.parametrize(
@@ -93,9 +87,7 @@ def test_a_page_about_a_bug_has_the_headers_of_the_guard() -> None:
 
 def test_a_redirect_cannot_carry_a_header(queue: Any) -> None:
     client = open_console(queue, allow_actions=True)
-    token = client.get("/queues/enrich/dead").text.split('form_token" value="')[1].split('"')[0]
-    form = {"form_token": token, "verb": "drop", "text": "a\r\nSet-Cookie: b=1"}
-    response = client.post("/queues/enrich/dead", data=form, headers=ORIGIN)
+    response = post_form(client, DEAD, DEAD, verb="drop", text="a\r\nSet-Cookie: b=1")
     assert response.status_code == 303
     assert "%0D%0A" in response.headers["location"]
     assert "b=1" not in response.headers.get("set-cookie", "")
@@ -105,11 +97,9 @@ def test_a_log_line_of_hostile_ids_is_short_and_one_line(
     queue: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = open_console(queue, allow_actions=True)
-    token = client.get("/queues/enrich/dead").text.split('form_token" value="')[1].split('"')[0]
     choice = "1 1 1 %0A%1B%E2%80%AE" + "y" * 500_000
-    form = {"form_token": token, "verb": "redrive", "choice": choice}
     with caplog.at_level(logging.WARNING, "holdfast.web"):
-        client.post("/queues/enrich/dead", data=form, headers=ORIGIN)
+        post_form(client, DEAD, DEAD, verb="redrive", choice=choice)
     line = caplog.messages[0]
     assert len(line) < 20_000
     assert line.isprintable()
@@ -121,9 +111,7 @@ def test_a_user_without_a_name_can_act(queue: Any, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(getpass, "getuser", fail)
     client = open_console(queue, allow_actions=True)
-    token = client.get("/queues/enrich/dead").text.split('form_token" value="')[1].split('"')[0]
-    form = {"form_token": token, "verb": "redrive", "scope": "all"}
-    response = client.post("/queues/enrich/dead", data=form, headers=ORIGIN)
+    response = post_form(client, DEAD, DEAD, verb="redrive", scope="all")
     assert response.status_code == 303
 
 
@@ -198,7 +186,7 @@ def test_a_form_that_never_arrives_is_given_up(
 def test_viewers_beyond_the_limit_are_refused_also_if_all_come_at_once(
     queue: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "MAX_STREAMS", 3)
+    monkeypatch.setattr(rendering, "MAX_STREAMS", 3)
     app = web_app([queue])
 
     def open_stream() -> SlowClient:
@@ -253,7 +241,7 @@ def test_a_queue_that_fails_is_a_problem_on_its_page_and_not_an_error(queue: Any
             raise OSError("the disk is gone")
 
     gone: QueueManager[AnyMessage] = GoneQueue(name="gone")
-    client = TestClient(web_app([queue, gone]), base_url=HOST)
+    client = open_console(queue, gone)
     page = client.get("/").text
     assert "unavailable" in page
     assert "the disk is gone" in client.get("/queues/gone").text

@@ -3,22 +3,12 @@
 import re
 from pathlib import Path
 from threading import Event
-from typing import Any
-
-from starlette.testclient import TestClient
 
 from holdfast import AnyMessage, SQSQueue, open_queue
 from holdfast.queue.manager import QueueManager, QueueStats
 from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
-from holdfast.web import web_app
 from support.waiting import wait_until
-from support.web.pages import read_page
-
-HOST = "http://127.0.0.1"
-
-
-def open_console(queue: Any, **options: Any) -> TestClient:
-    return TestClient(web_app([queue], **options), base_url=HOST)
+from support.web.pages import open_console, read_page
 
 
 def fail_two(queue: QueueManager[AnyMessage]) -> None:
@@ -68,7 +58,10 @@ def test_a_file_queue_shows_its_leases_and_workers(tmp_path: Path) -> None:
         assert "holds 1" in page
         message_page = client.get("/queues/acme-enrich/message?id=c&body=1").text
         assert "&#34;page&#34;: 7" in message_page
-        assert "no answer" in client.get("/queues/acme-enrich/dead?field=id%3Da").text
+        dead = "/queues/acme-enrich/dead"
+        assert "no answer" in client.get(f"{dead}?field=id%3Da").text
+        assert "Choose a" in client.get(f"{dead}?text=ANSWER").text
+        assert "Choose a" not in client.get(f"{dead}?text=other").text
 
 
 def test_the_page_says_since_when_the_depth_is_known() -> None:

@@ -13,9 +13,8 @@ from starlette.testclient import TestClient
 from holdfast import AnyMessage, ConfigError, SQLiteQueue
 from holdfast.testing import ManualClock
 from holdfast.web import web_app
+from support.web.pages import HOST, ORIGIN, find_form_token, open_console, post_form
 
-HOST = "http://127.0.0.1"
-ORIGIN = {"Origin": HOST}
 TOKEN = "a-token-of-twenty-chars"
 EVIL = "<script>alert(1)</script>\x1b[2J\u202e\"'&{{7*7}}"
 
@@ -30,20 +29,13 @@ def queue(tmp_path: Path) -> SQLiteQueue[AnyMessage]:
     return queue
 
 
-def open_console(queue: Any, **options: Any) -> TestClient:
-    return TestClient(web_app([queue], **options), base_url=HOST, follow_redirects=False)
+DEAD = "/queues/enrich/dead"
 
 
-def find_form_token(page: str) -> str:
-    match = re.search(r'name="form_token" value="([^"]+)"', page)
-    assert match is not None
-    return match[1]
-
-
-def redrive_all(client: TestClient, **changes: Any) -> Any:
-    token = find_form_token(client.get("/queues/enrich/dead").text)
-    form = {"form_token": token, "verb": "redrive", "scope": "all", **changes.pop("form", {})}
-    return client.post("/queues/enrich/dead", data=form, headers=changes.get("headers", ORIGIN))
+def redrive_all(client: TestClient, headers: Any = ORIGIN, **changes: str) -> Any:
+    token = find_form_token(client, DEAD)
+    form = {"form_token": token, "verb": "redrive", "scope": "all", **changes}
+    return client.post(DEAD, data=form, headers=headers)
 
 
 # -- who may open it
@@ -156,16 +148,16 @@ def test_a_form_of_another_origin_is_refused(queue: Any, origin: str) -> None:
 @pytest.mark.parametrize("token", ["", "x", "x.y"])
 def test_a_form_without_its_token_is_refused(queue: Any, token: str) -> None:
     client = open_console(queue, allow_actions=True)
-    assert redrive_all(client, form={"form_token": token}).status_code == 403
+    assert redrive_all(client, form_token=token).status_code == 403
     assert queue.stats().failed == 3
 
 
 def test_the_form_token_of_another_session_is_refused(queue: Any) -> None:
     app = web_app([queue], allow_actions=True)
     other = TestClient(app, base_url=HOST)
-    token = find_form_token(other.get("/queues/enrich/dead").text)
+    token = find_form_token(other, DEAD)
     client = TestClient(app, base_url=HOST)
-    assert redrive_all(client, form={"form_token": token}).status_code == 403
+    assert redrive_all(client, form_token=token).status_code == 403
     assert queue.stats().failed == 3
 
 
@@ -186,13 +178,12 @@ def test_an_action_is_logged_with_its_author(
 @pytest.mark.parametrize("choice", ["../../etc/passwd 1 1 a", "1", "1 x 1 a", "1/2 1 1 a"])
 def test_a_form_cannot_name_what_is_not_a_key(queue: Any, choice: str) -> None:
     client = open_console(queue, allow_actions=True)
-    form = {"scope": "", "choice": choice}
-    assert redrive_all(client, form=form).status_code == 400
+    assert redrive_all(client, scope="", choice=choice).status_code == 400
 
 
 def test_a_huge_form_is_refused(queue: Any) -> None:
     client = open_console(queue, allow_actions=True)
-    assert redrive_all(client, form={"text": "x" * 2_000_000}).status_code == 413
+    assert redrive_all(client, text="x" * 2_000_000).status_code == 413
 
 
 # -- pages
@@ -246,17 +237,14 @@ def test_bodies_can_be_forbidden(queue: Any) -> None:
 
 def test_it_can_be_mounted_in_another_application(queue: Any) -> None:
     console = web_app([queue], allow_actions=True)
-    client = TestClient(Starlette(routes=[Mount("/hold", console)]), base_url=HOST)
+    app = Starlette(routes=[Mount("/hold", console)])
+    client = TestClient(app, base_url=HOST, follow_redirects=False)
     page = client.get("/hold/")
     assert "Path=/hold;" in page.headers["set-cookie"]
     links = re.findall(r'(?:href|src|action)="([^"]+)"', client.get("/hold/queues/enrich").text)
     assert all(link.startswith(("/hold/", "#")) for link in links)
     assert client.get("/hold/static/console.css").status_code == 200
-    token = find_form_token(client.get("/hold/queues/enrich/dead").text)
-    form = {"form_token": token, "verb": "redrive", "scope": "all"}
-    response = client.post(
-        "/hold/queues/enrich/dead", data=form, headers=ORIGIN, follow_redirects=False
-    )
+    response = post_form(client, f"/hold{DEAD}", f"/hold{DEAD}", verb="redrive", scope="all")
     assert response.headers["location"] == "/hold/operations/1"
 
 

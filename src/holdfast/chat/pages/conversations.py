@@ -1,20 +1,25 @@
 """The pages of conversations: windows, locks, replies, and batches that wait for a decision.
 
+A person can decide about a parked batch, and say who answers a conversation from now on.
+
 Addresses name a conversation by a digest, because a browser keeps every address that it
 opened. Numbers and texts are masked until a person asks for those of one conversation.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 
 from holdfast.chat.building import ChatApp, build_chat
+from holdfast.chat.errors import ParkedNotFound
 from holdfast.chat.formatting import (
     format_body,
     format_status,
@@ -30,17 +35,17 @@ from holdfast.chat.model import (
     digest_texts,
     redact_id,
 )
+from holdfast.chat.operator import Operator
 from holdfast.chat.outbox import Outbox, get_answer, get_outbox_state
 from holdfast.chat.ports import ConversationStore
 from holdfast.errors import HoldfastError
 from holdfast.lease.clock import Clock
 from holdfast.queue.watch import Reading
 from holdfast.urls import require_store
-from holdfast.web.actions import Action
-from holdfast.web.console import Console
-from holdfast.web.live import View
-from holdfast.web.rendering import Page, Renderer, parse_number
-from holdfast.web.stores import LazyStore
+from holdfast.web.actions import Action, Form
+from holdfast.web.console import Console, LazyStore
+from holdfast.web.rendering import Page, Renderer, View, parse_number
+from holdfast.web.views import read_or_explain
 
 T = TypeVar("T")
 
@@ -141,8 +146,6 @@ class ConversationPages:
 
     def list_actions(self, renderer: Renderer) -> Mapping[str, tuple[Action, bool]]:
         """Return the actions by their addresses. A search changes nothing."""
-        from holdfast.chat.pages.decisions import Decisions
-
         decisions = Decisions(self._console, self, renderer)
         return {
             "/conversations": (decisions.search, False),
@@ -190,16 +193,16 @@ class ConversationPages:
     def show_parked(self, request: Request) -> Page:
         """Show the parked batches, the oldest first."""
         done = request.query_params.get("done", "")
-        return self._make_page("parked.html", {"parked": self._read_parked(), "done": done})
+        parked, problem = read_or_explain(
+            lambda: read_parked(self.chat.get().store, PAGE_ROWS), ParkedList()
+        )
+        context = {"parked": replace(parked, problem=problem), "done": done}
+        return self._make_page("parked.html", context)
 
     def show_batch(self, request: Request) -> Page:
         """Show one parked batch with the decisions about it, and its texts if asked."""
         parked_id = request.query_params.get("id", "")
-        batch, problem = None, ""
-        try:
-            batch = self.find_batch(parked_id)
-        except (HoldfastError, OSError) as error:
-            problem = str(error)
+        batch, problem = read_or_explain(lambda: self.find_batch(parked_id), None)
         if batch is None and not problem:
             raise HTTPException(
                 404, "Nothing is parked under that id. Another person may have decided."
@@ -225,11 +228,10 @@ class ConversationPages:
             "get_answer": get_answer,
             "get_received_at": get_received_at,
             "has_answer": has_answer,
-            "make_reference": self._remember,
+            "make_reference": self.remember,
             "max_characters": MAX_TEXT_CHARACTERS,
             "max_waiting": MAX_WAITING,
             "page_rows": PAGE_ROWS,
-            "section": "conversations",
             "show_texts": wanted and self._console.show_bodies,
         }
         return Page(template, {**more, **context}, status)
@@ -250,7 +252,7 @@ class ConversationPages:
         if (key := self._known.get(reference)) is not None:
             return store.get(key)
         for conversation in self._scan(store.conversations()):
-            if self._remember(conversation.key) == reference:
+            if self.remember(conversation.key) == reference:
                 return conversation
         return None
 
@@ -278,7 +280,8 @@ class ConversationPages:
                 )
             yield row
 
-    def _remember(self, key: ConversationKey) -> str:
+    def remember(self, key: ConversationKey) -> str:
+        """Return the reference of a conversation, which `find` then knows."""
         reference = make_reference(key)
         if len(self._known) >= _MAX_KNOWN:
             self._known = {}
@@ -286,16 +289,10 @@ class ConversationPages:
         return reference
 
     def _read(self) -> ConversationList:
-        try:
-            return _read_list(self.chat.get().store)
-        except (HoldfastError, OSError) as error:
-            return ConversationList(problem=str(error))
-
-    def _read_parked(self) -> ParkedList:
-        try:
-            return read_parked(self.chat.get().store, PAGE_ROWS)
-        except (HoldfastError, OSError) as error:
-            return ParkedList(problem=str(error))
+        listed, problem = read_or_explain(
+            lambda: _read_list(self.chat.get().store), ConversationList()
+        )
+        return replace(listed, problem=problem)
 
 
 def _read_list(store: ConversationStore) -> ConversationList:
@@ -328,3 +325,90 @@ def read_parked(store: ConversationStore, limit: int) -> ParkedList:
     """Return the first parked batches. Raises HoldfastError."""
     batches = list(islice(store.parked(), limit + 1))
     return ParkedList(tuple(batches[:limit]), len(batches) > limit)
+
+
+# -- what a person can do
+
+_DECISIONS: dict[str, Callable[[Operator, str], ParkedBatch]] = {
+    "retry": Operator.retry,
+    "sent": Operator.sent,
+    "drop": Operator.drop,
+}
+
+
+class Decisions:
+    """The actions on conversations. Logs name a conversation as `redact_id` does."""
+
+    def __init__(self, console: Console, pages: ConversationPages, renderer: Renderer) -> None:
+        self._console, self._pages, self._renderer = console, pages, renderer
+
+    def decide(self, request: Request, form: Form) -> Response:
+        """Carry out a decision about a parked batch. A drop is confirmed first."""
+        decision, parked_id = form.get("decision", ""), form.get("id", "")
+        if decision not in _DECISIONS:
+            raise HTTPException(400, "decision must be retry, sent or drop.")
+        action = f"{decision} parked batch"
+        with self._report(request, action, batch=parked_id):
+            if decision == "drop" and form.get("confirmed") != "yes":
+                return self._ask(request, parked_id)
+            self._console.log_action(request, action, batch=parked_id)
+            batch = _DECISIONS[decision](self._pages.chat.get().operator, parked_id)
+        self._console.log_action(
+            request, f"{action}: done", batch=parked_id, conversation=batch.key.log_name
+        )
+        return _redirect(request, f"/conversations/parked?done={decision}")
+
+    def _ask(self, request: Request, parked_id: str) -> Response:
+        if (batch := self._pages.find_batch(parked_id)) is None:
+            raise ParkedNotFound(f"nothing is parked under {parked_id!r}")
+        return self._renderer.render(request, Page("confirm_batch.html", {"batch": batch}))
+
+    def assign(self, request: Request, form: Form) -> Response:
+        """Let a person, or the writer, answer a conversation from now on."""
+        to, reference = form.get("to", ""), form.get("ref", "")
+        if to not in ("person", "writer"):
+            raise HTTPException(400, "to must be person or writer.")
+        with self._report(request, f"assign conversation to {to}", reference=reference):
+            conversation = self._pages.find(reference)
+            if conversation is None:
+                raise HTTPException(404, "That conversation no longer exists.")
+            key = conversation.key
+            self._console.log_action(
+                request, f"assign conversation to {to}", conversation=key.log_name
+            )
+            operator = self._pages.chat.get().operator
+            if to == "person":
+                operator.assign_to_person(key)
+            else:
+                operator.resume_automation(key)
+        return _redirect(request, f"/conversations/conversation?ref={reference}")
+
+    def search(self, request: Request, form: Form) -> Response:
+        """Show the conversation with an id. A POST, because the id may be a phone number."""
+        with self._report(request, "search conversations"):
+            matches = self._pages.search(form.get("id", "").strip())
+        if len(matches) == 1:
+            reference = self._pages.remember(matches[0].key)
+            return _redirect(request, f"/conversations/conversation?ref={reference}")
+        return self._renderer.render(request, self._pages.show_matches(matches))
+
+    @contextmanager
+    def _report(self, request: Request, action: str, **facts: object) -> Iterator[None]:
+        """Log an action that failed, and answer with the reason."""
+        try:
+            yield
+        except ParkedNotFound:
+            raise HTTPException(
+                404, "Nothing is parked under that id. Another person may have decided."
+            ) from None
+        except (HoldfastError, OSError) as error:
+            self._console.log_action(request, f"{action} failed", problem=str(error), **facts)
+            raise HTTPException(
+                409, f"{error}. The lists of conversations show whether anything was changed."
+            ) from error
+        finally:
+            self._pages.expire()
+
+
+def _redirect(request: Request, path: str) -> Response:
+    return RedirectResponse(f"{request.scope.get('root_path', '')}{path}", 303)

@@ -16,10 +16,8 @@ from holdfast.exports.ports import JobStateRepository
 from holdfast.queue.watch import Reading
 from holdfast.urls import require_store
 from holdfast.web.actions import Action
-from holdfast.web.console import Console
-from holdfast.web.live import View
-from holdfast.web.rendering import Page, Renderer
-from holdfast.web.stores import LazyStore
+from holdfast.web.console import Console, LazyStore
+from holdfast.web.rendering import Page, Renderer, View
 
 MAX_FINISHED = 50
 MAX_TASKS = 50
@@ -120,8 +118,7 @@ class JobPages:
 
     def show_jobs(self, request: Request) -> Page:
         """Show the jobs with their progress."""
-        context = {"jobs": self._jobs.get(_WAIT_SECONDS), "section": "jobs"}
-        return Page("jobs.html", context)
+        return Page("jobs.html", {"jobs": self._jobs.get(_WAIT_SECONDS)})
 
     def show_job(self, request: Request) -> Page:
         """Show one job with its first failed tasks."""
@@ -136,5 +133,4 @@ class JobPages:
             problem = str(error)
         if job is None and not problem:
             raise HTTPException(404, "The store holds no job with that id.")
-        context = {"job": job, "problem": problem, "section": "jobs", "tasks": tasks}
-        return Page("job.html", context)
+        return Page("job.html", {"job": job, "problem": problem, "tasks": tasks})

@@ -1,23 +1,92 @@
 """The table of metrics: those of queues, attempts and leases, then those of each product.
 
 Prometheus, OpenTelemetry and CloudWatch show the metrics of this table and no others, with the
-values of `Measurements`.
+values of `Measurements`. The names with dots are those of OpenTelemetry and CloudWatch:
+
+    table            heartbeat.sent                   attempt_seconds
+    Prometheus       holdfast_heartbeat_sent_total    holdfast_attempt_seconds
+    OpenTelemetry    holdfast.heartbeat.sent          holdfast.attempt_seconds
+    CloudWatch       heartbeat.sent.total             attempt_seconds
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from holdfast import events as ev
+from holdfast.events import Event, QueueEvent
 from holdfast.products import find_products, load_part
-from holdfast.telemetry.metric import (
-    Counter,
-    Gauge,
-    Histogram,
-    Metric,
-    MetricKind,
-    Read,
-    Reading,
-)
+
+Labels = tuple[str, ...]
+Reading = tuple[Labels, float]
+"""The values of a metric's labels, and the number to add, to set or to observe."""
+
+Read = Callable[[Any], Reading | None]
+"""Returns the reading of an event, or None if this event does not change the metric."""
+
+Source = type[Event] | tuple[type[Event], str | Read]
+"""Events that change a metric: each by one, by a field of this name, or as read."""
+
+
+class Metric:
+    """One metric. `sources` says which events change it, and how.
+
+    A label is the field of the same name of the event, unless a function reads it. Without
+    `labels`, events of queues have the label `queue`, and others have none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        *sources: Source,
+        labels: Labels | None = None,
+        unit: str = "",
+        buckets: tuple[float, ...] = (),
+    ) -> None:
+        pairs = [source if isinstance(source, tuple) else (source, None) for source in sources]
+        if labels is None:
+            labels = ("queue",) if issubclass(pairs[0][0], QueueEvent) else ()
+        self.name, self.text, self.labels = name, text, labels
+        self.prometheus_name = f"holdfast_{name.replace('.', '_')}"  # a counter adds _total
+        self.otel_name = f"holdfast.{name}"
+        # As the alarms of heartbeats have it.
+        self.cloudwatch_name = f"{name}.total" if isinstance(self, Counter) else name
+        # As UCUM writes it: s, ms, or {message} for a count of messages.
+        self.unit = unit or _find_unit(name)
+        self.buckets = buckets  # the upper limits of a histogram
+        self.sources: list[tuple[type[Event], Read]] = [
+            (kind, how if callable(how) else _make_read(labels, how)) for kind, how in pairs
+        ]
+
+
+def _find_unit(name: str) -> str:
+    if name.endswith("_seconds"):
+        return "s"
+    return "ms" if name.endswith(".ms") else "{event}"
+
+
+def _make_read(labels: Labels, field: str | None) -> Read:
+    def read(event: Any) -> Reading | None:
+        number = 1.0 if field is None else getattr(event, field)
+        if number is None:
+            return None
+        return tuple([getattr(event, label) for label in labels]), number
+
+    return read
+
+
+class Counter(Metric):
+    """Adds its readings."""
+
+
+class Gauge(Metric):
+    """Shows its last reading."""
+
+
+class Histogram(Metric):
+    """Shows how many of its readings are up to each limit of its buckets."""
+
 
 # The reason of a loss or a kill is a text for people, with numbers and names in it. Each text
 # of Holdfast's own begins in one of these ways.
@@ -92,7 +161,6 @@ REDELIVERY = Gauge(
     "redelivery_seconds",
     "How long the last held message would wait for its next delivery if this process died now.",
     labels=_QUEUE,
-    unit="s",
 )
 
 _ENGINE = (
@@ -108,7 +176,6 @@ _ENGINE = (
         "queue.oldest_seconds",
         "Age of the oldest message that is ready.",
         (ev.QueueMeasured, _read_oldest),
-        unit="s",
     ),
     Counter("polls.failed", "Polls that failed.", ev.PollFailed),
     Counter("schema_too_new", "Messages left for newer code.", ev.SchemaTooNew),
@@ -128,7 +195,6 @@ _ENGINE = (
         "attempt_seconds",
         "How long handlers took, whether they completed or failed.",
         *((kind, "seconds") for kind in _TIMED),
-        unit="s",
         buckets=_ATTEMPT_SECONDS + _LONG_SECONDS,
     ),
     Counter(
@@ -151,7 +217,6 @@ _ENGINE = (
         "renewal_late_seconds",
         "How late renewals were.",
         (ev.LeaseRenewed, "late_seconds"),
-        unit="s",
         buckets=_LATENESS,
     ),
     Counter("leases_at_risk", "Renewals and settlements without a response.", ev.LeaseAtRisk),
@@ -164,8 +229,9 @@ _ENGINE = (
     Counter("taken_over", "Expired leases of other workers taken over.", ev.TakenOver),
 )
 
-METRICS: tuple[Metric, ...] = (
-    *_ENGINE,
-    *(metric for product in find_products() for metric in load_part(product.metrics)),
-)
-HISTOGRAMS = tuple(metric for metric in METRICS if metric.kind is MetricKind.HISTOGRAM)
+
+@cache
+def list_metrics() -> tuple[Metric, ...]:
+    """Return the metrics of the engine and of the products, which import this module."""
+    products = (load_part(product.metrics) for product in find_products())
+    return (*_ENGINE, *(metric for metrics in products for metric in metrics))

@@ -1,6 +1,6 @@
-"""Traces for OpenTelemetry (extra `otel`): all spans and their attributes.
+"""Traces and metrics for OpenTelemetry (extra `otel`).
 
-They follow the semantic conventions for messaging:
+The spans and their attributes follow the semantic conventions for messaging:
 
     span                 kind       when
     ───────────────────  ─────────  ────────────────────────────────────────────────────────────
@@ -13,7 +13,8 @@ They follow the semantic conventions for messaging:
 
 A product has spans of its own, which it makes of its events.
 
-Only the API is used. An application without a tracer provider records nothing.
+Only the API is used. The application's tracer provider and meter provider decide where spans
+and values go; without them, they go nowhere.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,12 +35,14 @@ from holdfast.queue.message import (
     get_trace,
 )
 from holdfast.queue.tracing import NoteOutcome
+from holdfast.telemetry.measurements import Measurements
+from holdfast.telemetry.metrics import Counter, Gauge, Labels, Metric, list_metrics
 from holdfast.version import needs_extra
 from holdfast.worker.outcome import Reject, Retry
 
 with needs_extra("otel", "OpenTelemetry needs opentelemetry-api"):
     from opentelemetry import context as context_api
-    from opentelemetry import trace
+    from opentelemetry import metrics, trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 _SETTLE_VERBS = ("ack", "nack", "release", "dead_letter")
@@ -342,3 +345,51 @@ def mark_error(span: trace.Span, error_type: str, text: str | None = None) -> No
     """Show that what the span stands for failed."""
     span.set_attribute("error.type", error_type)
     span.set_status(trace.StatusCode.ERROR, text)
+
+
+# -- metrics
+
+
+class OpenTelemetryMetrics(Measurements):
+    """A subscriber that reports the metrics to OpenTelemetry. Create one per process.
+
+    `provider` defaults to the application's global one. Counters and gauges are read when
+    the provider collects them, so an event costs no call of the SDK, except for the values
+    of histograms.
+    """
+
+    def __init__(
+        self, provider: metrics.MeterProvider | None = None, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        super().__init__(clock)
+        meter = (provider or metrics.get_meter_provider()).get_meter("holdfast")
+        self._recorders: dict[Metric, metrics.Histogram] = {}
+        for metric in list_metrics():
+            name, unit, text = metric.otel_name, metric.unit, metric.text
+            observe = [partial(self._observe, metric)]
+            match metric:
+                case Counter():
+                    meter.create_observable_counter(name, observe, unit, text)
+                case Gauge():
+                    meter.create_observable_gauge(name, observe, unit, text)
+                case _:
+                    self._recorders[metric] = meter.create_histogram(
+                        name, unit, text, explicit_bucket_boundaries_advisory=metric.buckets
+                    )
+
+    def _observe(self, metric: Metric, _: object) -> list[metrics.Observation]:
+        return [
+            metrics.Observation(number, _name_labels(metric, labels))
+            for labels, number in self.read_numbers(metric)
+        ]
+
+    def after_counting(self) -> None:
+        """Record the readings of histograms, because they cannot be collected by a callback."""
+        for metric, labels, readings in self.take(self._histograms):
+            record, attributes = self._recorders[metric].record, _name_labels(metric, labels)
+            for value in readings:
+                record(value, attributes)
+
+
+def _name_labels(metric: Metric, labels: Labels) -> dict[str, str]:
+    return dict(zip(metric.labels, labels, strict=True))

@@ -1,11 +1,10 @@
-"""Events as log lines and as metrics."""
+"""Events as log lines."""
 
 import json
 import logging
 from dataclasses import fields
 from typing import Any
 
-import prometheus_client
 import pytest
 import structlog
 
@@ -15,7 +14,6 @@ from holdfast.errors import AttemptFailed
 from holdfast.events import Event, Events
 from holdfast.queue.event_log import get_event_fields, get_event_name
 from holdfast.telemetry.logging import make_application_log, make_line_log
-from holdfast.telemetry.prometheus import Metrics
 from holdfast.testing import ManualClock, MemoryQueue
 
 KINDS = [
@@ -49,24 +47,14 @@ def test_an_event_is_one_line_of_pairs(lines: list[str]) -> None:
     ]
 
 
-def test_an_event_is_one_json_object(lines: list[str]) -> None:
-    make_line_log(lines.append, "json")(ev.DeadLettered("q", "m", 1, reason='got "no"'))
-    [entry] = map(json.loads, lines)
-    assert (entry["level"], entry["event"]) == ("error", "dead_lettered")
-    assert entry["reason"] == 'got "no"'
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_event_can_be_logged_both_ways(kind: type[Event], lines: list[str]) -> None:
+def test_every_event_can_be_logged_in_each_style(kind: type[Event], lines: list[str]) -> None:
     event = make_event(kind)
-    make_line_log(lines.append, "text", min_level=logging.DEBUG)(event)
-    make_line_log(lines.append, "json", min_level=logging.DEBUG)(event)
+    for style in ("text", "json", "plain"):
+        make_line_log(lines.append, style, min_level=logging.DEBUG)(event)  # type: ignore[arg-type]
     assert f"event={get_event_name(event)}" in lines[0]
     assert json.loads(lines[1])["queue"] == "x"
-
-
-def test_a_name_is_in_lower_case_with_underscores() -> None:
-    assert get_event_name(ev.LeaseAtRisk("q", "m", 1, "e", 1.0)) == "lease_at_risk"
+    assert "=" not in lines[2]
 
 
 def test_a_renewal_is_logged_at_debug_level_only(lines: list[str]) -> None:
@@ -197,62 +185,6 @@ def test_no_event_has_a_field_for_a_body_or_a_receipt() -> None:
     assert set(get_event_fields(ev.Claimed("q", "m", 1))) == {"queue", "message_id", "attempt"}
 
 
-# -- metrics
-
-
-@pytest.fixture
-def registry() -> prometheus_client.CollectorRegistry:
-    return prometheus_client.CollectorRegistry()
-
-
-def test_events_are_counted_by_queue(registry: prometheus_client.CollectorRegistry) -> None:
-    metrics = Metrics(registry)
-    for queue in ("a", "a", "b"):
-        metrics(ev.Completed(queue, "m", 1, seconds=3.0))
-    metrics(ev.Retried("a", "m", 1, delay_seconds=None, reason="x"))
-    value = registry.get_sample_value
-    name = "holdfast_attempts_total"
-    assert value(name, {"queue": "a", "outcome": "completed"}) == 2
-    assert value(name, {"queue": "b", "outcome": "completed"}) == 1
-    assert value(name, {"queue": "a", "outcome": "retried"}) == 1
-    assert value("holdfast_attempt_seconds_sum", {"queue": "a"}) == 6.0
-
-
-def test_held_messages_are_counted(registry: prometheus_client.CollectorRegistry) -> None:
-    metrics = Metrics(registry)
-
-    def held() -> float | None:
-        return registry.get_sample_value("holdfast_held", {"queue": "q"})
-
-    metrics(ev.Claimed("q", "a", 1))
-    metrics(ev.Claimed("q", "b", 1))
-    assert held() == 2
-    metrics(ev.Completed("q", "a", 1, seconds=1.0))
-    assert held() == 1
-    metrics(ev.MessageLeaseLost("q", "b", 1, reason="late"))
-    metrics(ev.Retried("q", "b", 1, delay_seconds=None, reason="late"))  # emitted twice
-    metrics(ev.DeadLettered("q", "c", 9, reason="never held here"))
-    assert held() == 0
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_event_can_be_counted(
-    kind: type[Event], registry: prometheus_client.CollectorRegistry
-) -> None:
-    Metrics(registry)(make_event(kind))
-
-
-def test_labels_do_not_grow_with_the_messages(
-    registry: prometheus_client.CollectorRegistry,
-) -> None:
-    metrics = Metrics(registry)
-    for number in range(100):
-        metrics(ev.Retried("q", f"m{number}", 1, delay_seconds=None, reason=f"r{number}"))
-    text = prometheus_client.generate_latest(registry).decode()
-    assert "m42" not in text
-    assert "r42" not in text
-
-
 # -- plain lines
 
 
@@ -317,11 +249,3 @@ def test_an_attempt_without_a_traceback_is_one_line(lines: list[str]) -> None:
         make_line_log(lines.append, style, tracebacks=True)(event)  # type: ignore[arg-type]
     assert [line.count("\n") for line in lines] == [0, 0, 0]
     assert "traceback" not in lines[2]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_event_has_a_plain_line_without_key_value_pairs(kind: type[Event]) -> None:
-    lines: list[str] = []
-    make_line_log(lines.append, "plain", min_level=logging.DEBUG)(make_event(kind))
-    [line] = lines
-    assert "=" not in line

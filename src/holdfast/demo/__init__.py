@@ -1,1 +1,0 @@
-"""`holdfast demo`: run the main scenarios, kill processes, and compare the totals."""
