@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from holdfast.queues.sqlite.queue import SQLiteQueue as SQLiteQueue
     from holdfast.queues.sqs import SQSQueue as SQSQueue
     from holdfast.worker.context import Context as Context
+    from holdfast.worker.in_flight import WorkerReport as WorkerReport
     from holdfast.worker.outcome import Done as Done
     from holdfast.worker.outcome import GiveBack as GiveBack
     from holdfast.worker.outcome import Reject as Reject
     from holdfast.worker.outcome import Retry as Retry
-    from holdfast.worker.settle import WorkerReport as WorkerReport
     from holdfast.worker.worker import Worker as Worker
 
 __all__, __getattr__ = lazy_exports(
@@ -79,7 +79,7 @@ __all__, __getattr__ = lazy_exports(
         "queue.message": "AnyMessage Message MessageCodec QueueMessage attach_lease",
         "worker.context": "Context",
         "worker.outcome": "Done GiveBack Reject Retry",
-        "worker.settle": "WorkerReport",
+        "worker.in_flight": "WorkerReport",
         "worker.worker": "Worker",
     },
 )

@@ -32,6 +32,11 @@ class LivenessLimits:
         """Return whether the work did not beat for too long."""
         return self.stall_seconds is not None and now - last_beat_at >= self.stall_seconds
 
+    def compute_seconds_left(self, started_at: float, last_beat_at: float, now: float) -> float:
+        """Return the seconds until the work is overdue or stalled; infinity if it never is."""
+        times = ((started_at, self.timeout_seconds), (last_beat_at, self.stall_seconds))
+        return min((at + seconds for at, seconds in times if seconds), default=inf) - now
+
     def compute_tick_seconds(self, lease_seconds: float) -> float:
         """Return the seconds between two checks, short enough to enforce the shortest limit."""
         limits = (self.stall_seconds, self.timeout_seconds, self.pulse_seconds, lease_seconds)

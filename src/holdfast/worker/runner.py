@@ -1,32 +1,26 @@
 """Runners do the work of one run.
 
-A thread runner and a process runner have N slots, each with a thread that handles one message
-at a time. An executor is how a slot runs the handler: in its thread, or in a child process.
+A slot runner has N slots, each with a thread that handles one message at a time. An executor is
+how a slot runs the handler: in its thread, or in a child process.
 """
 
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from math import inf
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from holdfast.errors import HandlerNotFound
 from holdfast.lease.lease import Lease, LeaseState
+from holdfast.process.liveness import LivenessLimits, SignsOfLife
 from holdfast.queue.manager import QueueManager
-from holdfast.queue.message import M, get_lease
+from holdfast.queue.message import M
 from holdfast.worker.context import Context
 from holdfast.worker.fetcher import Fetcher
 from holdfast.worker.handler import Handler, inspect_handler
-from holdfast.worker.outcome import (
-    DONE,
-    GIVE_BACK,
-    Outcome,
-    retry_after_error,
-    to_outcome,
-)
-from holdfast.worker.settle import InFlight
+from holdfast.worker.in_flight import ClaimedMessage, InFlight
+from holdfast.worker.outcome import DONE, GIVE_BACK, Outcome, retry_after_error, to_outcome
 
 if TYPE_CHECKING:
     import asyncio
@@ -137,13 +131,17 @@ def execute_attempt(
     return outcome
 
 
-class ThreadRunner(Generic[M]):
+FindLimits = Callable[[M], LivenessLimits | None]
+"""Returns the limits of a message that runs in the thread of its slot, or else None."""
+
+
+class SlotRunner(Generic[M]):
     """N slots, each with a thread and its own executor.
 
-    Handlers that run in these threads can be asked to stop but not forced.
+    A handler that runs in the thread of its slot can be asked to stop but not forced. So if it
+    breaks a limit, its lease is given up. The watchdog of a child process enforces its limits
+    itself. `strictest` are the shortest limits that `find_limits` returns.
     """
-
-    exit_timeout_seconds = 0.0
 
     def __init__(
         self,
@@ -152,14 +150,18 @@ class ThreadRunner(Generic[M]):
         fetcher: Fetcher[M],
         in_flight: InFlight[M],
         *,
-        timeout_seconds: float | None = None,
+        find_limits: FindLimits[M],
+        strictest: LivenessLimits = LivenessLimits(),  # noqa: B008  # frozen
+        exit_timeout_seconds: float = 0.0,
     ) -> None:
         self.error: BaseException | None = None
+        self.exit_timeout_seconds = exit_timeout_seconds
         self._make_executor = make_executor
         self._fetcher = fetcher
         self._in_flight = in_flight
         self._clock = in_flight.clock
-        self._timeout_seconds = timeout_seconds
+        self._find_limits = find_limits
+        self._strictest = strictest
         self._all_started = Event()
         # Daemon threads, so that a handler that never returns does not block the exit.
         self._threads = [
@@ -186,28 +188,36 @@ class ThreadRunner(Generic[M]):
         """Return how many slots must finish. A slot whose lease is lost may never finish."""
         alive = sum(thread.is_alive() for thread in self._threads)
         started = self._in_flight.get_started()
-        lost = sum(lease.state is LeaseState.LOST for lease, _ in started)
+        lost = sum(claimed.lease.state is LeaseState.LOST for claimed in started)
         return max(0, alive - lost)
 
     def watch(self, now: float) -> float:
-        """Give up the lease of work that takes too long. (The keeper gives up stalled work.)"""
-        timeout_seconds = self._timeout_seconds
-        if timeout_seconds is None:
-            return inf
-        next_seconds = timeout_seconds  # of a message that is started right now
-        for lease, started_at in self._in_flight.get_started():
-            left_seconds = timeout_seconds - (now - started_at)
-            if left_seconds <= 0:
-                lease.lose(f"timed out after {timeout_seconds:g} s")
+        """Give up the leases of threads whose work stalls or takes too long."""
+        next_seconds = self._strictest.compute_seconds_left(now, now, now)  # for a new message
+        for lease, started_at, limits in self._list_in_threads():
+            signs = SignsOfLife(started_at, now, lease.last_beat_at)
+            if (reason := signs.find_missing(limits, now)) is not None:
+                lease.lose(reason)
             elif lease.live:
+                left_seconds = limits.compute_seconds_left(started_at, lease.last_beat_at, now)
                 next_seconds = min(next_seconds, left_seconds)
         return next_seconds
 
     def cancel_running(self) -> None:
-        """Give up the leases of running work, so that its messages come back when they end."""
+        """Give up the leases of threads, so that their messages come back when they end.
+
+        Every watchdog ends its child by itself when the run gives up.
+        """
         # Do not release the messages, because the threads may still be working on them.
-        for lease, _ in self._in_flight.get_started():
+        for lease, *_ in self._list_in_threads():
             lease.lose("the worker stopped before the work was done")
+
+    def _list_in_threads(self) -> list[tuple[Lease, float, LivenessLimits]]:
+        return [
+            (claimed.lease, claimed.started_at, limits)
+            for claimed in self._in_flight.get_started()
+            if (limits := self._find_limits(claimed.message)) is not None
+        ]
 
     def join(self, seconds: float) -> None:
         """Wait at most `seconds` until all threads have ended."""
@@ -241,41 +251,33 @@ class ThreadRunner(Generic[M]):
                 failures += 1
                 self._fetcher.back_off(error, failures)
                 continue
-            message = self._fetcher.fetch()
-            if message is not None:
-                self._handle(executor, message)
+            claimed = self._fetcher.fetch()
+            if claimed is not None:
+                self._handle(executor, claimed)
 
-    def _handle(self, executor: Executor[M], message: M) -> None:
-        lease = get_lease(message)
-        started_at = self._clock.monotonic()
+    def _handle(self, executor: Executor[M], claimed: ClaimedMessage[M]) -> None:
+        in_flight, started_at = self._in_flight, claimed.started_at
         outcome: Outcome = GIVE_BACK
         try:
-            outcome = execute_attempt(self._in_flight.queue, executor, message, lease)
+            # Checked after the start, or it could start unnoticed after `cancel_running`.
+            if not in_flight.give_up.is_set():
+                message, lease = claimed.message, claimed.lease
+                outcome = execute_attempt(in_flight.queue, executor, message, lease)
         except OSError:
             pass  # the handler was not started, and `prepare` will report the error
         except HandlerNotFound:
             raise
         except BaseException as error:
             # It is unknown how far the work came, so let the lease run out unsettled.
-            lease.lose(f"the worker failed: {type(error).__name__}: {error}")
+            claimed.lease.lose(f"the worker failed: {type(error).__name__}: {error}")
             raise
         finally:
-            seconds = self._clock.monotonic() - started_at
-            self._fetcher.note_finished(seconds)
-            self._in_flight.finish(message, outcome, seconds)
+            claimed.seconds = self._clock.monotonic() - started_at
+            self._fetcher.note_finished(claimed.seconds)
+            in_flight.settle(claimed, outcome)
             # Its exception refers to this frame. Without this line, the message would stay in
             # memory until the garbage collector finds the cycle.
             del outcome
-
-
-class ProcessRunner(ThreadRunner[M]):
-    """Runs handlers in child processes. The watchdog of each slot enforces the limits."""
-
-    # For stack dumps to be written, and for the kernel to end killed processes.
-    exit_timeout_seconds = 15.0
-
-    def cancel_running(self) -> None:
-        """Do nothing, because every watchdog ends its child when the run gives up."""
 
 
 async def await_unless_lost(work: Awaitable[Any], lease: Lease) -> Any:

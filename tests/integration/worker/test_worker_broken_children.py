@@ -71,7 +71,7 @@ def assert_killed_and_retried(queue: TestQueue, notes: Notes) -> None:
     assert killed.reason == failed.reason
     assert len(set(notes.values("pid"))) == 2  # replaced once
     assert sorted(notes.values("finished")) == ["first", "second"]
-    assert queue.find("second")[0].past == ()
+    assert not queue.find("second")[0].past
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_frame_after_the_outcome_is_never_taken_for_one_of_the_next_message(
     assert sorted(notes.values("finished")) == ["first", "second"]  # both were worked on
     assert len(set(notes.values("pid"))) == 2  # the broken child is not reused
     for message_id in ("first", "second"):  # neither attempt failed
-        assert queue.find(message_id)[0].past == ()
+        assert not queue.find(message_id)[0].past
 
 
 def test_an_outcome_of_another_attempt_settles_nothing(notes: Notes) -> None:

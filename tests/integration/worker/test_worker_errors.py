@@ -130,7 +130,8 @@ def test_a_handler_may_return_the_exception_that_it_caught(
     assert isinstance(event, DeadLettered)
     [letter] = queue.dead_letters()
     assert letter.reason == "cannot be charged"
-    assert "ValueError: no such luck" in str(letter.past[-1].detail)
+    [found] = queue.find(letter.id)
+    assert "ValueError: no such luck" in str(found.past[-1].detail)
 
 
 def reject_with_exception(message: Any) -> Reject:

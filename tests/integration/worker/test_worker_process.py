@@ -85,7 +85,7 @@ def test_outcomes_of_processes_are_the_same_as_of_threads(
     queue = TestQueue(max_attempts=2)
     push(queue, notes, what)
     assert run_until_empty(process_worker(queue)).dead_lettered == 1
-    dead = next(queue.dead_letters())
+    [dead] = queue.find("m")
     assert (dead.reason or "").startswith(reason)
     assert len(set(notes.values("pid"))) == 1  # no such outcome ends a child
     if what == "raise_error":
@@ -175,7 +175,7 @@ def test_a_message_that_kills_its_process_is_dead_lettered(
     push(queue, notes, "finish", "a", "b", "c")
     report = run_until_empty(process_worker(queue))
     assert report == WorkerReport(3, 1, 1, 0, 0)
-    dead = next(queue.dead_letters())
+    [dead] = queue.find("poison")
     assert dead.reason == f"failed 2 times, last: the worker process died ({how})"
     if what == "crash":
         assert "in crash" in (dead.past[-1].detail or "")  # a segmentation fault has a stack

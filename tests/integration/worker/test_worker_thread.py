@@ -72,7 +72,7 @@ def test_any_exception_of_a_handler_is_a_failed_attempt_and_finally_a_dead_lette
     queue.push_ids("m", "n")
     report = run_until_empty(Worker(queue, handle))
     assert report == WorkerReport(0, 4, 2, 0, 0)
-    first = next(queue.dead_letters())
+    [first] = queue.find("m")
     assert first.reason == f"failed 3 times, last: {reason}"
     assert [past.outcome for past in first.past] == ["retried", "retried", "dead-lettered"]
     assert "in handle" in (first.past[-1].detail or "")

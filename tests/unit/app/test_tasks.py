@@ -13,7 +13,6 @@ import pytest
 
 from holdfast import Backoff, Done, GiveBack, Holdfast, QueueManager, Reject, Retry
 from holdfast.app.task import TaskMessage
-from holdfast.app.worker import ResultReporter, TaskExecutor
 from holdfast.errors import ConfigError, MalformedMessage, Unsupported
 from holdfast.events import (
     Completed,
@@ -23,10 +22,8 @@ from holdfast.events import (
     ResultNotKept,
     Retried,
 )
-from holdfast.queue.message import get_lease
 from holdfast.testing import ManualClock, SkippingClock
 from holdfast.testing.contracts.queue.support import EventRecorder
-from holdfast.worker.settle import InFlight
 from support.waiting import wait_until
 
 app = Holdfast("memory:")
@@ -428,19 +425,6 @@ def test_an_app_with_a_task_of_one_attempt_claims_nothing_ahead(ground: OnMemory
     assert ground.app.make_worker(prefetch=3).prefetch == 3
     ground.app.task(name="once", retries=0)(lambda: None)
     assert ground.app.make_worker(prefetch=3).prefetch == 0
-
-
-def test_a_task_that_would_start_after_the_drain_time_is_given_back(ground: OnMemory) -> None:
-    calls = []
-    ground.app.task(name="late")(lambda: calls.append(1)).push()
-    [message] = ground.queue.poll()
-    in_flight = InFlight(ground.queue, Events(), ground.queue.clock)
-    in_flight.give_up.set()
-    executor = TaskExecutor(
-        ground.app.tasks, in_flight, None, set(), ResultReporter(in_flight), 5
-    )
-    assert executor.execute(message, get_lease(message)) == GiveBack()
-    assert calls == []
 
 
 # -- messages that this app cannot run
