@@ -8,19 +8,7 @@
 the extra `otel`.
 """
 
-from typing import TYPE_CHECKING
-
 from holdfast._lazy import lazy_exports
-
-if TYPE_CHECKING:
-    from holdfast.telemetry.emf import EmfWriter as EmfWriter
-    from holdfast.telemetry.otel_metrics import (
-        OpenTelemetryMetrics as OpenTelemetryMetrics,
-    )
-    from holdfast.telemetry.prometheus import Metrics as Metrics
-    from holdfast.telemetry.prometheus import MetricsServer as MetricsServer
-    from holdfast.telemetry.sampler import QueueSampler as QueueSampler
-    from holdfast.telemetry.tracing import OpenTelemetryTracing as OpenTelemetryTracing
 
 __all__, __getattr__ = lazy_exports(
     __name__,
