@@ -18,7 +18,7 @@ from typing import Any
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.lease.lease import Lease
 from holdfast.process.child_main import ParentLink, PulseSender, Terminated
-from holdfast.process.orphan_guard import kill_own_group
+from holdfast.process.process_group import kill_own_group
 from holdfast.queue.message import AnyMessage, MessageCodec, QueueMessage
 from holdfast.worker import child_wire
 from holdfast.worker.context import Context

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.lease.deadline_heap import NOT_SCHEDULED, DeadlineHeap
+from holdfast.lease.renewal_schedule import NOT_SCHEDULED, DeadlineHeap
 
 
 @dataclass(eq=False)
