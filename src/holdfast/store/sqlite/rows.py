@@ -20,8 +20,8 @@ _JSON = {
 _FOREIGN = {"unreadable", "staged"}
 
 
-# Other programs may have stored bytes that are not UTF-8. Without this, one such text would make
-# every statement fail that reads it, with an error that quotes it.
+# Other programs may have stored bytes that are not UTF-8. Without this, one such text would
+# make every statement fail that reads it, with an error that quotes it.
 decode_text = partial(str, encoding="utf-8", errors="replace")
 
 
