@@ -92,14 +92,6 @@ def test_outcomes_of_processes_are_the_same_as_of_threads(
         assert "in raise_error" in (dead.past[-1].detail or "")
 
 
-def test_a_requested_retry_keeps_its_reason_and_detail(notes: Notes) -> None:
-    queue = TestQueue()
-    push(queue, notes, "ask_for_retry")
-    assert run_until_empty(process_worker(queue)) == WorkerReport(1, 1, 0, 0, 0)
-    [view] = queue.find("m")
-    assert (view.past[0].reason, view.past[0].detail) == ("a child asks", "with detail")
-
-
 def test_a_checkpoint_goes_through_the_worker_to_the_next_attempt(notes: Notes) -> None:
     queue = TestQueue()
     push(queue, notes, "use_checkpoint")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.events import Events, WorkerStopped, WorkerStopping
+from holdfast.events import WorkerStopped, WorkerStopping
 from holdfast.lease.clock import SystemClock
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.queue.message import AnyMessage, get_lease
@@ -22,7 +22,7 @@ from holdfast.worker.outcome import Retry
 from holdfast.worker.worker import Worker, WorkerReport
 from support.workers.handlers import do
 from support.workers.notes import Notes, eventually
-from support.workers.running import Seen, TestQueue, is_alive, pass_a_renewal, running
+from support.workers.running import TestQueue, is_alive, pass_a_renewal, running
 
 
 class SlowToClaim(TestQueue):
@@ -204,15 +204,6 @@ def test_processes_still_running_after_the_drain_are_killed_then_released(
     assert [message.attempts for message in queue.poll()] == [1]
 
 
-def test_stop_now_does_not_wait_for_the_drain(tmp_path: Path) -> None:
-    queue, notes = TestQueue(), Notes(tmp_path / "notes")
-    queue.push_ids("m", what="sleep", notes=str(notes.path))
-    worker = Worker(queue, do, isolation="process", drain_seconds=1000)
-    with running(worker) as run:
-        eventually(lambda: notes.values("sleeping"))
-        assert run.stop_now() == WorkerReport(0, 0, 0, 1, 0)
-
-
 def test_stop_now_ends_a_drain_in_progress() -> None:
     queue = TestQueue()
     queue.push_ids("m")
@@ -337,16 +328,6 @@ def test_ctrl_c_without_a_signal_handler_ends_the_run_at_once(script: Any) -> No
     os.kill(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert "interrupted" in output
-
-
-def test_a_worker_runs_without_subscribers() -> None:
-    queue = TestQueue()
-    queue.push_ids("m")
-    seen = Seen()
-    with running(Worker(queue, print, events=Events(seen)), until_empty=True) as run:
-        assert run.join().completed == 1
-    assert queue.seen.of(WorkerStopped) == []
-    assert seen.of(WorkerStopped) == [WorkerStopped("memory", 0)]
 
 
 INTERRUPTED_WAITS = """

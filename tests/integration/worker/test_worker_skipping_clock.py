@@ -105,16 +105,6 @@ def test_a_handler_sees_the_time_of_the_queue(memory_queue: MemoryQueueFactory) 
     assert 0 < left <= 60
 
 
-def test_the_backoff_takes_no_real_time(memory_queue: MemoryQueueFactory) -> None:
-    queue = memory_queue(max_attempts=10, backoff=Backoff(first_seconds=HOUR, max_seconds=DAY))
-    queue.push(AnyMessage())
-
-    def fail(message: AnyMessage) -> None:
-        raise ValueError
-
-    assert run_until_empty(Worker(queue, fail)).retried == 9
-
-
 def test_a_handler_that_takes_a_while_does_not_lose_its_lease(
     memory_queue: MemoryQueueFactory, skipping_clock: SkippingClock
 ) -> None:
