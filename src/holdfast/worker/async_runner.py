@@ -185,14 +185,14 @@ class AsyncRunner(Generic[M]):
         self._cancel(running, Abandoned(lease.reason))
 
     async def _attempt(self, running: _RunningMessage[M], claimed: ClaimedMessage[M]) -> None:
-        tracing, started_at = self._in_flight.queue.tracing, claimed.started_at
+        tracing = self._in_flight.queue.tracing
         if tracing is None:
             outcome = await self._call_handler(running)
         else:
             with tracing.processing(claimed.message) as note_outcome:
                 outcome = await self._call_handler(running)
                 note_outcome(outcome)
-        claimed.seconds = self._clock.monotonic() - started_at
+        claimed.seconds = self._clock.monotonic() - claimed.started_at
         self._fetcher.note_finished(claimed.seconds)
         self._running.discard(running)
         if not is_ack(outcome):

@@ -256,7 +256,7 @@ class SlotRunner(Generic[M]):
                 self._handle(executor, claimed)
 
     def _handle(self, executor: Executor[M], claimed: ClaimedMessage[M]) -> None:
-        in_flight, started_at = self._in_flight, claimed.started_at
+        in_flight = self._in_flight
         outcome: Outcome = GIVE_BACK
         try:
             # Checked after the start, or it could start unnoticed after `cancel_running`.
@@ -272,7 +272,7 @@ class SlotRunner(Generic[M]):
             claimed.lease.lose(f"the worker failed: {type(error).__name__}: {error}")
             raise
         finally:
-            claimed.seconds = self._clock.monotonic() - started_at
+            claimed.seconds = self._clock.monotonic() - claimed.started_at
             self._fetcher.note_finished(claimed.seconds)
             in_flight.settle(claimed, outcome)
             # Its exception refers to this frame. Without this line, the message would stay in

@@ -19,8 +19,7 @@ from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal
 from holdfast.testing.clock import ManualClock
-
-TIMEOUT_SECONDS = 20.0  # real seconds until a hung test fails
+from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
 
 
 class Source:
@@ -53,16 +52,9 @@ class Source:
         self.calls += 1
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
-        assert self.gate.wait(TIMEOUT_SECONDS)
+        assert self.gate.wait(TEST_TIMEOUT_SECONDS)
         self._at_once -= 1
         return [self.answer(lease) for lease in leases]
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    give_up_at = SYSTEM_CLOCK.monotonic() + TIMEOUT_SECONDS
-    while not condition():
-        assert SYSTEM_CLOCK.monotonic() < give_up_at, "it never happened"
-        SYSTEM_CLOCK.sleep(0.001)
 
 
 def keeper_threads() -> list[threading.Thread]:
@@ -77,7 +69,7 @@ def start_thread(work: Callable[[], object]) -> threading.Thread:
 
 def join(*threads: threading.Thread) -> None:
     for thread in threads:
-        thread.join(TIMEOUT_SECONDS)
+        thread.join(TEST_TIMEOUT_SECONDS)
         assert not thread.is_alive(), "deadlock"
 
 
@@ -360,7 +352,7 @@ def test_eight_threads_hold_and_release_while_renewals_are_due_each_millisecond(
 def exit_code_of_a_fork(child: Callable[[], bool]) -> int:
     pid = os.fork()
     if pid == 0:
-        signal.alarm(int(TIMEOUT_SECONDS))  # a deadlocked child ends by itself
+        signal.alarm(int(TEST_TIMEOUT_SECONDS))  # a deadlocked child ends by itself
         code = 1
         try:
             code = 0 if child() else 2
@@ -448,7 +440,7 @@ def test_a_process_stopped_for_longer_than_its_lease_makes_no_call_when_it_wakes
         SYSTEM_CLOCK.sleep(5.5)
         woken_at = SYSTEM_CLOCK.monotonic()
         child.send_signal(signal.SIGCONT)
-        out, _ = child.communicate(timeout=TIMEOUT_SECONDS)
+        out, _ = child.communicate(timeout=TEST_TIMEOUT_SECONDS)
     finally:
         child.kill()
         child.wait()

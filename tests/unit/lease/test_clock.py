@@ -5,23 +5,15 @@ from threading import Event, Thread
 
 import pytest
 
-from holdfast.lease.clock import SYSTEM_CLOCK, to_utc
+from holdfast.lease.clock import to_utc
 from holdfast.testing.clock import ManualClock
-
-TIMEOUT_SECONDS = 10.0  # real seconds until a hung test fails
+from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
 
 
 def start_thread(work: Callable[[], object]) -> Thread:
     thread = Thread(target=work, daemon=True)
     thread.start()
     return thread
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    give_up_at = SYSTEM_CLOCK.monotonic() + TIMEOUT_SECONDS
-    while not condition():
-        assert SYSTEM_CLOCK.monotonic() < give_up_at
-        SYSTEM_CLOCK.sleep(0.001)
 
 
 # -- the system clock
@@ -55,7 +47,7 @@ def test_advancing_far_enough_wakes_a_sleeper_and_less_does_not():
     clock.advance(9)
     assert clock.waiting == 1
     clock.advance(1)
-    sleeper.join(TIMEOUT_SECONDS)
+    sleeper.join(TEST_TIMEOUT_SECONDS)
     assert not sleeper.is_alive()
     assert clock.waiting == 0
 
@@ -67,7 +59,7 @@ def test_a_wait_ends_with_its_event_before_its_time():
     waiter = start_thread(lambda: answers.append(clock.wait(event, 10)))
     wait_until(lambda: clock.waiting == 1)
     event.set()
-    waiter.join(TIMEOUT_SECONDS)
+    waiter.join(TEST_TIMEOUT_SECONDS)
     assert answers == [True]
     assert clock.monotonic() == ManualClock().monotonic()
 
@@ -78,7 +70,7 @@ def test_a_wait_ends_with_its_time_without_its_event():
     waiter = start_thread(lambda: answers.append(clock.wait(Event(), 10)))
     wait_until(lambda: clock.waiting == 1)
     clock.advance(10)
-    waiter.join(TIMEOUT_SECONDS)
+    waiter.join(TEST_TIMEOUT_SECONDS)
     assert answers == [False]
 
 
@@ -90,7 +82,7 @@ def test_a_wait_without_a_time_limit_ends_only_with_its_event():
     clock.advance(1e9)
     assert clock.waiting == 1
     event.set()
-    waiter.join(TIMEOUT_SECONDS)
+    waiter.join(TEST_TIMEOUT_SECONDS)
     assert not waiter.is_alive()
 
 
@@ -114,5 +106,5 @@ def test_no_advance_is_lost_between_threads():
     clock = ManualClock(monotonic=0)
     threads = [start_thread(lambda: [clock.advance(1) for _ in range(1_000)]) for _ in range(4)]
     for thread in threads:
-        thread.join(TIMEOUT_SECONDS)
+        thread.join(TEST_TIMEOUT_SECONDS)
     assert clock.monotonic() == 4_000
