@@ -68,7 +68,7 @@ def test_type_checkers_see_the_same_public_names(path: Path, table: dict[str, st
 
 def test_type_checkers_see_the_events_of_products() -> None:
     tree = ast.parse(Path(str(events.__file__)).read_text())
-    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    block = next(node for node in tree.body if isinstance(node, ast.If))
     imported = list_exports(ast.walk(block)).keys()
     assert set(events.__all__) == imported | (set(events.__all__) & vars(events).keys())
 
