@@ -55,15 +55,6 @@ def test_two_workers_share_a_queue(memory_queue: MemoryQueueFactory) -> None:
     assert seen.of(MessageLeaseLost) == seen.of(TakenOver) == []
 
 
-def test_a_cancelled_message_is_not_waited_for(memory_queue: MemoryQueueFactory) -> None:
-    queue = memory_queue(lease_seconds=DAY)
-    queue.push(AnyMessage(id="m"))
-    started_at = time.monotonic()
-    report = run_until_empty(Worker(queue, lambda message: queue.cancel("m") and None))
-    assert report.abandoned == 1
-    assert time.monotonic() - started_at < MAX_REAL_SECONDS
-
-
 def test_coroutines_are_given_back_at_once(memory_queue: MemoryQueueFactory) -> None:
     """Stopping waits in real time, although the clock skips waits for messages."""
 
@@ -94,15 +85,6 @@ def test_a_process_that_stalls_is_killed(memory_queue: MemoryQueueFactory) -> No
         )
     )
     assert (report.retried, report.dead_lettered, report.abandoned) == (1, 1, 0)
-
-
-def test_a_handler_sees_the_time_of_the_queue(memory_queue: MemoryQueueFactory) -> None:
-    seconds_left: list[float] = []
-    queue = memory_queue(lease_seconds=60)
-    queue.push(AnyMessage(), delay_seconds=DAY)
-    run_until_empty(Worker(queue, lambda _, ctx: seconds_left.append(ctx.seconds_left)))
-    [left] = seconds_left
-    assert 0 < left <= 60
 
 
 def test_a_handler_that_takes_a_while_does_not_lose_its_lease(
