@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AnyMessage, Backoff, Context, Retry, Worker
+from holdfast import AnyMessage, Context, Retry, Worker
 from holdfast.events import Events, MessageLeaseLost, TakenOver
 from holdfast.testing import MemoryQueueFactory, SkippingClock
 from support.workers.running import Seen, run_until_empty
@@ -66,25 +66,6 @@ def test_coroutines_are_given_back_at_once(memory_queue: MemoryQueueFactory) -> 
     queue.push(AnyMessage())
     worker = Worker(queue, hang, isolation="async")
     assert worker.run().given_back == 1
-
-
-def sleep_long(message: AnyMessage) -> None:
-    time.sleep(60)
-
-
-def test_a_process_that_stalls_is_killed(memory_queue: MemoryQueueFactory) -> None:
-    queue = memory_queue(max_attempts=2, backoff=Backoff(first_seconds=HOUR))
-    queue.push(AnyMessage())
-    report = run_until_empty(
-        Worker(
-            queue,
-            sleep_long,
-            isolation="process",
-            stall_seconds=0.5,
-            kill_grace_seconds=0.2,
-        )
-    )
-    assert (report.retried, report.dead_lettered, report.abandoned) == (1, 1, 0)
 
 
 def test_a_handler_that_takes_a_while_does_not_lose_its_lease(

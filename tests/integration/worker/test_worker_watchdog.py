@@ -96,6 +96,7 @@ def test_a_child_stopped_in_the_middle_of_a_frame_does_not_block_the_worker(
         assert run.stop() == WorkerReport(2, 1, 0, 0, 0)
 
 
+@pytest.mark.nightly
 def test_a_long_handler_without_beats_and_limits_is_not_disturbed(
     queue: TestQueue, notes: Notes
 ) -> None:
