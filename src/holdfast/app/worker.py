@@ -17,10 +17,11 @@ from holdfast.events import ResultNotKept
 from holdfast.lease.lease import Lease
 from holdfast.process.liveness import LivenessLimits
 from holdfast.queue.manager import QueueManager
+from holdfast.worker.context import DirectExecutor, Executor
 from holdfast.worker.fetcher import Fetcher
 from holdfast.worker.in_flight import InFlight
 from holdfast.worker.outcome import Done, Outcome, Reject, Retry
-from holdfast.worker.runner import DirectExecutor, Executor, Runner, SlotRunner
+from holdfast.worker.runner import Runner, SlotRunner
 from holdfast.worker.settle import describe_failures
 from holdfast.worker.watchdog import EXIT_TIMEOUT_SECONDS, Watchdog, pickle_handler
 from holdfast.worker.worker import Worker

@@ -23,6 +23,7 @@ from typing import Generic
 from holdfast.lease.lease import Lease, LeaseState
 from holdfast.process.liveness import LivenessLimits, SignsOfLife
 from holdfast.queue.message import M
+from holdfast.worker.context import call_soon
 from holdfast.worker.fetcher import Fetcher
 from holdfast.worker.handler import Handler, bind_handler
 from holdfast.worker.in_flight import ClaimedMessage, InFlight, is_ack
@@ -35,7 +36,6 @@ from holdfast.worker.outcome import (
     retry_logged,
     to_outcome,
 )
-from holdfast.worker.runner import call_soon
 
 _MAX_TICK_SECONDS = 0.1
 _MAX_SETTLE_THREADS = 8  # hides network latency; a local disk gains nothing from more

@@ -1,29 +1,21 @@
 """Runners do the work of one run.
 
-A slot runner has N slots, each with a thread that handles one message at a time. An executor is
-how a slot runs the handler: in its thread, or in a child process.
+A slot runner has N slots, each with a thread that handles one message at a time, with an
+executor of its own.
 """
 
-import inspect
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Callable
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import Generic, Protocol
 
 from holdfast.errors import HandlerNotFound
 from holdfast.lease.lease import Lease, LeaseState
 from holdfast.process.liveness import LivenessLimits, SignsOfLife
-from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import M
-from holdfast.worker.context import Context
+from holdfast.worker.context import Executor, execute_attempt
 from holdfast.worker.fetcher import Fetcher
-from holdfast.worker.handler import Handler, inspect_handler
 from holdfast.worker.in_flight import ClaimedMessage, InFlight
-from holdfast.worker.outcome import DONE, GIVE_BACK, Outcome, retry_after_error, to_outcome
-
-if TYPE_CHECKING:
-    import asyncio
+from holdfast.worker.outcome import GIVE_BACK, Outcome
 
 
 class Runner(Protocol):
@@ -53,82 +45,6 @@ class Runner(Protocol):
 
     def join(self, seconds: float) -> None:
         """Wait at most `seconds` until all slots have ended."""
-
-
-class Executor(ABC, Generic[M]):
-    """Runs the handler for one message at a time. Only one thread uses it."""
-
-    def prepare(self) -> bool:
-        """Get ready before a message is claimed. Return False if the worker stops meanwhile.
-
-        Raises HandlerNotFound if no message could ever be handled, and OSError if it may
-        work later.
-        """
-        return True
-
-    @abstractmethod
-    def execute(self, message: M, lease: Lease) -> Outcome:
-        """Run the handler and return its outcome.
-
-        Raises the errors of `prepare`, but only if the handler was not started.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release all resources. The same thread calls this once."""
-
-
-class DirectExecutor(Executor[M]):
-    """Calls the handler in the thread of the slot.
-
-    A thread cannot be killed, so a handler that hangs keeps its slot and loses its lease.
-    """
-
-    def __init__(self, handler: Handler, make_context: Callable[[M, Lease], Context]) -> None:
-        self._handler: Callable[..., Any] = handler
-        self._takes_context = inspect_handler(handler).takes_context
-        self._make_context = make_context
-        self._runner: asyncio.Runner | None = None
-
-    def execute(self, message: M, lease: Lease) -> Outcome:
-        """Call the handler, and await its result if that is awaitable."""
-        try:
-            if self._takes_context:
-                result = self._handler(message, self._make_context(message, lease))
-            else:
-                result = self._handler(message)
-            if result is None:
-                return DONE
-            if inspect.isawaitable(result):
-                result = self._run_awaitable(result, lease)
-        # Not even SystemExit may end the slot, because the message would stay held silently.
-        except BaseException as error:
-            return retry_after_error(error)
-        return to_outcome(result)
-
-    def _run_awaitable(self, work: Awaitable[Any], lease: Lease) -> Any:
-        import asyncio  # here, because most handlers are plain functions
-
-        if self._runner is None:
-            self._runner = asyncio.Runner()
-        return self._runner.run(await_unless_lost(work, lease))
-
-    def close(self) -> None:
-        """Close the event loop, if a handler needed one."""
-        if self._runner is not None:
-            self._runner.close()
-
-
-def execute_attempt(
-    queue: QueueManager[M], executor: Executor[M], message: M, lease: Lease
-) -> Outcome:
-    """Run the handler for one message, inside the span of the attempt if there is one."""
-    if queue.tracing is None:
-        return executor.execute(message, lease)
-    with queue.tracing.processing(message) as note_outcome:
-        outcome = executor.execute(message, lease)
-        note_outcome(outcome)
-    return outcome
 
 
 FindLimits = Callable[[M], LivenessLimits | None]
@@ -278,22 +194,3 @@ class SlotRunner(Generic[M]):
             # Its exception refers to this frame. Without this line, the message would stay in
             # memory until the garbage collector finds the cycle.
             del outcome
-
-
-async def await_unless_lost(work: Awaitable[Any], lease: Lease) -> Any:
-    """Await `work` and return its result. Cancel it if the lease is lost."""
-    import asyncio
-
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
-    lease.on_lost(lambda _: call_soon(loop, task.cancel))
-    return await work
-
-
-def call_soon(
-    loop: "asyncio.AbstractEventLoop | None", call: Callable[..., Any], *args: Any
-) -> None:
-    """Schedule `call` on the loop from any thread. Does nothing if the loop is closed."""
-    if loop is not None:
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(call, *args)

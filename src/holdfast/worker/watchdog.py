@@ -35,10 +35,10 @@ from holdfast.process.liveness import (
 from holdfast.process.wire import BROKEN, PULSE, READY, Program, unpack_broken
 from holdfast.queue.message import M, MessageCodec, QueueMessage
 from holdfast.worker import child_wire
+from holdfast.worker.context import Executor
 from holdfast.worker.handler import get_handler_name
 from holdfast.worker.in_flight import InFlight
 from holdfast.worker.outcome import Abandoned, GiveBack, Outcome, Reject, retry_logged
-from holdfast.worker.runner import Executor
 from holdfast.worker.tracebacks import strip_own_frames
 
 # For stack dumps to be written, and for the kernel to end killed processes.

@@ -9,6 +9,7 @@ The phases of a run. Leases are renewed during all of them:
             ─▶ renewing stops
 """
 
+from collections.abc import Awaitable, Callable
 from math import inf
 from queue import Empty, SimpleQueue
 from threading import Event, Lock
@@ -29,22 +30,28 @@ from holdfast.process.liveness import LivenessLimits
 from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import M
 from holdfast.worker.async_runner import AsyncRunner
+from holdfast.worker.context import Context, DirectExecutor
 from holdfast.worker.fetcher import Fetcher
 from holdfast.worker.handler import (
     Handler,
-    MessageHandler,
+    Result,
     check_message_type,
     get_handler_name,
     inspect_handler,
 )
 from holdfast.worker.in_flight import InFlight, WorkerReport
-from holdfast.worker.runner import DirectExecutor, Runner, SlotRunner
+from holdfast.worker.runner import Runner, SlotRunner
 from holdfast.worker.watchdog import EXIT_TIMEOUT_SECONDS, Watchdog, pickle_handler
 
 __all__ = ["Isolation", "Prefetch", "Worker", "WorkerReport"]
 
 Isolation = Literal["thread", "process", "async"]
 Prefetch = int | Literal["auto"]
+MessageHandler = (
+    Callable[[M, Context], Result | Awaitable[Result]]
+    | Callable[[M], Result | Awaitable[Result]]
+)
+"""A handler of the messages of one queue, for type checkers."""
 
 
 class SignalSafeEvent(Event):

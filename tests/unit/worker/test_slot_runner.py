@@ -9,9 +9,10 @@ from holdfast.lease.keeper import LeaseKeeper
 from holdfast.process.liveness import LivenessLimits
 from holdfast.queue.message import AnyMessage
 from holdfast.testing import ManualClock, MemoryQueue
+from holdfast.worker.context import DirectExecutor
 from holdfast.worker.fetcher import Fetcher
 from holdfast.worker.in_flight import ClaimedMessage, InFlight
-from holdfast.worker.runner import DirectExecutor, SlotRunner
+from holdfast.worker.runner import SlotRunner
 
 
 class Slots:
