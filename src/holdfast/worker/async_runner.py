@@ -21,7 +21,7 @@ from threading import Event, Thread
 from typing import Generic
 
 from holdfast.lease.lease import Lease, LeaseState
-from holdfast.process.liveness import LivenessLimits, SignsOfLife
+from holdfast.process.liveness import LivenessLimits
 from holdfast.queue.message import M
 from holdfast.worker.context import call_soon
 from holdfast.worker.fetcher import Fetcher
@@ -103,10 +103,10 @@ class AsyncRunner(Generic[M]):
     def watch(self, now: float) -> float:
         """Cancel work that breaks a limit, and give up work that ignores its cancellation."""
         for running in tuple(self._running):
-            lease = running.claimed.lease
+            started_at, lease = running.claimed.started_at, running.claimed.lease
             if running.outcome is None:
-                signs = SignsOfLife(running.claimed.started_at, now, lease.last_beat_at)
-                if (reason := signs.find_missing(self._limits, now)) is not None:
+                reason = self._limits.find_missing(now, started_at, lease.last_beat_at)
+                if reason is not None:
                     self._cancel(running, retry_logged(reason))
             elif now - running.cancelled_at >= self._limits.kill_grace_seconds:
                 lease.lose("it was cancelled and did not end")

@@ -10,7 +10,7 @@ from typing import Generic, Protocol
 
 from holdfast.errors import HandlerNotFound
 from holdfast.lease.lease import Lease, LeaseState
-from holdfast.process.liveness import LivenessLimits, SignsOfLife
+from holdfast.process.liveness import LivenessLimits
 from holdfast.queue.message import M
 from holdfast.worker.context import Executor, execute_attempt
 from holdfast.worker.fetcher import Fetcher
@@ -111,11 +111,11 @@ class SlotRunner(Generic[M]):
         """Give up the leases of threads whose work stalls or takes too long."""
         next_seconds = self._strictest.compute_seconds_left(now, now, now)  # for a new message
         for lease, started_at, limits in self._list_in_threads():
-            signs = SignsOfLife(started_at, now, lease.last_beat_at)
-            if (reason := signs.find_missing(limits, now)) is not None:
+            beat_at = lease.last_beat_at
+            if (reason := limits.find_missing(now, started_at, beat_at)) is not None:
                 lease.lose(reason)
             elif lease.live:
-                left_seconds = limits.compute_seconds_left(started_at, lease.last_beat_at, now)
+                left_seconds = limits.compute_seconds_left(now, started_at, beat_at)
                 next_seconds = min(next_seconds, left_seconds)
         return next_seconds
 
