@@ -92,8 +92,8 @@ def count_worker_calls(handler_seconds: float, prefetch: int = BATCH) -> float:
     from holdfast.lease.keeper import LeaseKeeper
     from holdfast.queue.message import AnyMessage
     from holdfast.worker.fetcher import Fetcher
+    from holdfast.worker.in_flight import InFlight
     from holdfast.worker.outcome import DONE
-    from holdfast.worker.settle import InFlight
 
     queue, sqs = _open_simulated_queue()
     clock = queue.clock
@@ -102,12 +102,12 @@ def count_worker_calls(handler_seconds: float, prefetch: int = BATCH) -> float:
     fetcher = Fetcher(LeaseKeeper(clock), in_flight, prefetch=prefetch)
 
     def handle_next() -> None:
-        message = fetcher.fetch()
-        assert message is not None
+        claimed = fetcher.fetch()
+        assert claimed is not None
         clock.sleep(handler_seconds)
         fetcher.tick()  # as the background thread does meanwhile
         fetcher.note_finished(handler_seconds)
-        in_flight.finish(message, DONE, handler_seconds)
+        in_flight.settle(claimed, DONE)
 
     for _ in range(COUNTED):
         handle_next()

@@ -1,13 +1,16 @@
 """Count the modules of Holdfast that one message visits, measured with `sys.setprofile`.
 
-python tools/message_path.py     the counts for files and SQS, with the names of the modules
+python tools/message_path.py     the counts for each queue, with the names of the modules
+python tools/message_path.py -v  with each function, in the order of the calls
 
 `poll and ack` is one poll of a waiting message and its ack. `worker` is what a worker with
 thread isolation does from the call of one handler to the call of the next: it runs a handler,
-settles its message, and fetches and claims the next one. A module is visited if one of its
-functions is called. All threads count, except the keeper's and the main thread, which run by
-time and not for each message. Of many messages, the one in the middle is shown, because now
-and then a message also pays for a scan of the leases.
+settles its message, and fetches and claims the next one. In `no backlog`, each handler pushes
+the next message, so the worker polls for each. A module is visited if one of its functions is
+called. A switch is a call into another module than that of the call before. All threads count,
+except the main thread and those that run by time and not for each message. Of many messages,
+the one in the middle is shown, because now and then a message also pays for a scan of the
+leases.
 """
 
 import sys
@@ -15,49 +18,60 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from holdfast import Context, FilesystemQueue, QueueManager, Worker
+from holdfast import Context, FilesystemQueue, QueueManager, SQLiteQueue, Worker
 from holdfast.queue.message import AnyMessage
 from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import SimulatedSqs
 
 MESSAGES = 41
-NOT_BY_MESSAGE = ("MainThread", "holdfast-keeper")
+NOT_BY_MESSAGE = ("MainThread", "holdfast-keeper", "holdfast-prefetch", "holdfast-checkpoint")
 
 AnyQueue = QueueManager[AnyMessage]
+CallPath = list[tuple[str, str]]  # the module and the name of each called function
 
 
-class ModuleRecorder:
-    """Records the modules of Holdfast in which functions are called, without the fakes."""
+class CallRecorder:
+    """Records the calls of functions of Holdfast, without the fakes."""
 
     def __init__(self, *ignored_threads: str) -> None:
+        self.paused = False
         self._ignored_threads = ignored_threads
-        self._visited: dict[str, None] = {}  # in the order of the first visit
-        self._calls = 0
+        self._calls: CallPath = []
 
     def record_call(self, frame: FrameType, event: str, _: Any) -> None:
-        """Note the module of a called function; `sys.setprofile` calls this."""
+        """Note the called function; `sys.setprofile` calls this."""
         module = frame.f_globals.get("__name__", "")
-        if event != "call" or not module.startswith("holdfast."):
+        if event != "call" or self.paused or not module.startswith("holdfast."):
             return
         is_fake = module.startswith("holdfast.testing.")
         if not is_fake and threading.current_thread().name not in self._ignored_threads:
-            self._visited[module] = None
-            self._calls += 1
+            self._calls.append((module.removeprefix("holdfast."), frame.f_code.co_qualname))
 
-    def take(self) -> tuple[list[str], int]:
-        """Return the modules since the last call of this method, and the number of calls."""
-        taken = list(self._visited), self._calls
-        self._visited, self._calls = {}, 0
+    def take(self) -> CallPath:
+        """Return the calls since the last call of this method."""
+        taken, self._calls = self._calls, []
         return taken
 
 
-def measure_poll_and_ack(queue: AnyQueue) -> list[tuple[list[str], int]]:
-    """Return the modules of each message, polled and acked by this thread."""
-    recorder = ModuleRecorder()
+def list_modules(path: CallPath) -> list[str]:
+    """Return the modules in the order of the first visit."""
+    return list(dict.fromkeys(module for module, _ in path))
+
+
+def count_switches(path: CallPath) -> int:
+    """Return how often a call goes to another module than the call before."""
+    return sum(before[0] != after[0] for before, after in pairwise(path))
+
+
+def measure_poll_and_ack(queue: AnyQueue) -> list[CallPath]:
+    """Return the path of each message, polled and acked by this thread."""
+    queue.push_many([AnyMessage() for _ in range(MESSAGES)])
+    recorder = CallRecorder()
     measured = []
     for _ in range(MESSAGES):
         sys.setprofile(recorder.record_call)
@@ -68,13 +82,27 @@ def measure_poll_and_ack(queue: AnyQueue) -> list[tuple[list[str], int]]:
     return measured
 
 
-def measure_worker(queue: AnyQueue) -> list[tuple[list[str], int]]:
-    """Return the modules of each message, handled by a worker with one thread."""
-    recorder = ModuleRecorder(*NOT_BY_MESSAGE)
+def measure_worker(queue: AnyQueue) -> list[CallPath]:
+    """Return the path of each message, handled by a worker with one thread."""
+    queue.push_many([AnyMessage() for _ in range(2 * MESSAGES)])
+    return _measure_worker(queue, lambda: None)
+
+
+def measure_without_backlog(queue: AnyQueue) -> list[CallPath]:
+    """Return the path of each message if the queue never has more than one."""
+    queue.push(AnyMessage())
+    return _measure_worker(queue, lambda: queue.push(AnyMessage()))
+
+
+def _measure_worker(queue: AnyQueue, before_return: Callable[[], object]) -> list[CallPath]:
+    recorder = CallRecorder(*NOT_BY_MESSAGE)
     measured = []
 
     def handle(message: AnyMessage, ctx: Context) -> None:
         measured.append(recorder.take())
+        recorder.paused = True
+        before_return()
+        recorder.paused = False
         if len(measured) == MESSAGES:
             worker.stop()
 
@@ -95,6 +123,13 @@ def open_file_queue() -> Iterator[AnyQueue]:
 
 
 @contextmanager
+def open_sqlite_queue() -> Iterator[AnyQueue]:
+    """Open a SQLite queue in a new file."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield SQLiteQueue(Path(folder) / "queue.db", AnyMessage)
+
+
+@contextmanager
 def open_sqs_queue() -> Iterator[AnyQueue]:
     """Open a queue of the simulated SQS."""
     client = SimulatedSqs().client()
@@ -102,29 +137,34 @@ def open_sqs_queue() -> Iterator[AnyQueue]:
     yield SQSQueue(url, client=client)
 
 
-QUEUES = {"files": open_file_queue, "SQS": open_sqs_queue}
-MEASUREMENTS: dict[str, Callable[[AnyQueue], list[tuple[list[str], int]]]] = {
+QUEUES = {"files": open_file_queue, "SQLite": open_sqlite_queue, "SQS": open_sqs_queue}
+MEASUREMENTS: dict[str, Callable[[AnyQueue], list[CallPath]]] = {
     "poll and ack": measure_poll_and_ack,
     "worker": measure_worker,
+    "no backlog": measure_without_backlog,
 }
 
 
-def measure(kind: str, way: str) -> tuple[list[str], int]:
-    """Return the modules and the number of calls of a message in the middle."""
+def measure(kind: str, way: str) -> CallPath:
+    """Return the path of a message in the middle."""
     with QUEUES[kind]() as queue:
-        queue.push_many([AnyMessage() for _ in range(2 * MESSAGES)])
         measured = MEASUREMENTS[way](queue)
-    return sorted(measured, key=lambda visit: len(visit[0]))[MESSAGES // 2]
+    return sorted(measured, key=len)[MESSAGES // 2]
 
 
 def main() -> int:
     """Print the modules of each kind of queue and each way to handle a message."""
     for kind in QUEUES:
         for way in MEASUREMENTS:
-            modules, calls = measure(kind, way)
-            print(f"{kind}, {way}: {len(modules)} modules, {calls} calls")
-            for module in modules:
-                print(f"    {module.removeprefix('holdfast.')}")
+            path = measure(kind, way)
+            modules = list_modules(path)
+            print(
+                f"{kind}, {way}: {len(modules)} modules, {count_switches(path)} switches, "
+                f"{len(path)} calls"
+            )
+            lines = [f"{module} {name}" for module, name in path]
+            for line in lines if "-v" in sys.argv else modules:
+                print(f"    {line}")
     return 0
 
 

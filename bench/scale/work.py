@@ -23,7 +23,7 @@ from holdfast.events import Events
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.lease.lease import RENEWED, Lease, Renewal, Unanswered
 from holdfast.lease.renewal_schedule import _EARLY_FRACTION
-from holdfast.worker.poller import _ERROR_BACKOFF
+from holdfast.worker.fetcher import _ERROR_BACKOFF
 from holdfast.worker.settle import _RETRY_BACKOFF
 
 _RECEIVE_TRIES = 4  # of `make_retrying_client`

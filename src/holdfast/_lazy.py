@@ -13,7 +13,7 @@ def lazy_exports(
     `homes` maps each module, relative to `holdfast`, to the names that it defines. So the
     command line starts at once, a Lambda's cold start pays only for what it uses, and no
     extra is needed before one of its classes is. Type checkers do not see these names, so
-    the package also imports them under `if TYPE_CHECKING`.
+    `tools/stubs.py` writes a stub for each module that has only such names.
     """
     modules = {name: module for module, names in homes.items() for name in names.split()}
 

@@ -412,31 +412,6 @@ _lazy_names, __getattr__ = lazy_exports(
         "queue.event_log": "EventLog",
     },
 )
-__all__ = [
-    *_lazy_names,
-    "CheckpointNotKept",
-    "ChildKilled",
-    "Claimed",
-    "Completed",
-    "DeadLettered",
-    "Event",
-    "Events",
-    "GivenBack",
-    "LeaseAtRisk",
-    "LeaseRenewed",
-    "MessageEvent",
-    "MessageLeaseLost",
-    "NearCap",
-    "OnError",
-    "PollFailed",
-    "QueueEvent",
-    "QueueMeasured",
-    "RenewalFailed",
-    "ResultNotKept",
-    "Retried",
-    "SchemaTooNew",
-    "TakenOver",
-    "WorkerStarted",
-    "WorkerStopped",
-    "WorkerStopping",
-]
+if not TYPE_CHECKING:  # without it, type checkers see all names that this module has
+    _own_names = [name for name, value in vars().items() if isinstance(value, _EventType)]
+    __all__ = sorted([*_lazy_names, *_own_names, "Events", "OnError"])

@@ -3,11 +3,13 @@
 import ast
 import importlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from tools import names
+from tools import names, stubs
 
+from holdfast import events
 from support.paths import ROOT
 
 FACADES = ["holdfast", "holdfast.aws", "holdfast.chat", "holdfast.events", "holdfast.jobs"]
@@ -43,18 +45,42 @@ def test_every_public_name_can_be_imported_and_is_listed_once(facade: str) -> No
         assert getattr(module, name) is not None
 
 
-@pytest.mark.parametrize("facade", FACADES)
-def test_type_checkers_see_the_same_public_names(facade: str) -> None:
-    module = importlib.import_module(facade)
-    tree = ast.parse(Path(str(module.__file__)).read_text())
-    [block] = [
-        node
-        for node in tree.body
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    ]
-    imports = [node for node in ast.walk(block) if isinstance(node, ast.ImportFrom)]
-    imported = {alias.asname for node in imports for alias in node.names if alias.asname}
-    assert set(module.__all__) == imported | (set(module.__all__) & vars(module).keys())
+def list_exports(nodes: Iterable[ast.AST]) -> dict[str, str]:
+    """Return the names that type checkers see, with the module of each."""
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {
+        alias.name: str(node.module)
+        for node in imports
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "table"), list(stubs.find_tables()), ids=lambda value: getattr(value, "name", "")
+)
+def test_type_checkers_see_the_same_public_names(path: Path, table: dict[str, str]) -> None:
+    stub = ast.parse(path.with_suffix(".pyi").read_text())
+    assert list_exports(ast.walk(stub)) == list_exports(
+        ast.walk(ast.parse(stubs.make_stub(table)))
+    ), "run tools/stubs.py"
+
+
+def test_type_checkers_see_the_events_of_products() -> None:
+    tree = ast.parse(Path(str(events.__file__)).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    imported = list_exports(ast.walk(block)).keys()
+    assert set(events.__all__) == imported | (set(events.__all__) & vars(events).keys())
+
+
+def test_every_facade_has_a_stub_or_lists_its_names_itself() -> None:
+    with_stub = {path for path, _ in stubs.find_tables()}
+    without = {
+        facade
+        for facade in FACADES
+        if Path(str(importlib.import_module(facade).__file__)) not in with_stub
+    }
+    assert without == {"holdfast.events"}
 
 
 def test_an_unknown_public_name_is_an_attribute_error() -> None:

@@ -7,29 +7,23 @@ A slot is a thread in both cases, so tasks of both kinds share the slots. A slot
 process only if the app has a task that needs one.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from math import inf
+from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from holdfast.app.task import Task, TaskMessage, TaskRouter, TaskSettings, retry_unknown
 from holdfast.events import ResultNotKept
 from holdfast.lease.lease import Lease
-from holdfast.process.liveness import LivenessLimits, SignsOfLife
+from holdfast.process.liveness import LivenessLimits
 from holdfast.queue.manager import QueueManager
+from holdfast.worker.context import DirectExecutor, Executor
 from holdfast.worker.fetcher import Fetcher
-from holdfast.worker.outcome import Done, GiveBack, Outcome, Reject, Retry
-from holdfast.worker.runner import (
-    DirectExecutor,
-    Executor,
-    ProcessRunner,
-    Runner,
-    ThreadRunner,
-)
-from holdfast.worker.settle import InFlight, describe_failures
-from holdfast.worker.watchdog import Watchdog, pickle_handler
+from holdfast.worker.in_flight import InFlight
+from holdfast.worker.outcome import Done, Outcome, Reject, Retry
+from holdfast.worker.runner import Runner, SlotRunner
+from holdfast.worker.settle import describe_failures
+from holdfast.worker.watchdog import EXIT_TIMEOUT_SECONDS, Watchdog, pickle_handler
 from holdfast.worker.worker import Worker
 
 Tasks = Mapping[str, Task[..., Any]]
@@ -70,7 +64,6 @@ class TaskWorker(Worker[TaskMessage]):
         self, fetcher: Fetcher[TaskMessage], in_flight: InFlight[TaskMessage]
     ) -> Runner:
         results = ResultReporter(in_flight)
-        running: set[RunningTask] = set()
 
         def make_executor() -> TaskExecutor:
             watchdog: Watchdog[TaskMessage] | None = None
@@ -78,16 +71,24 @@ class TaskWorker(Worker[TaskMessage]):
                 limits = _find_strictest(self._tasks, "process")
                 watchdog = Watchdog(self._pickled_tasks, limits, in_flight)
             return TaskExecutor(
-                self._tasks, in_flight, watchdog, running, results, self._default_attempts
+                self._tasks, in_flight, watchdog, results, self._default_attempts
             )
 
-        limits = _find_strictest(self._tasks, "thread")
-        runner = TaskRunner(
-            self.concurrency, make_executor, fetcher, in_flight, running=running, limits=limits
+        return SlotRunner(
+            self.concurrency,
+            make_executor,
+            fetcher,
+            in_flight,
+            find_limits=self._find_limits,
+            strictest=_find_strictest(self._tasks, "thread"),
+            exit_timeout_seconds=EXIT_TIMEOUT_SECONDS if self._pickled_tasks else 0.0,
         )
-        if self._pickled_tasks:
-            runner.exit_timeout_seconds = ProcessRunner.exit_timeout_seconds
-        return runner
+
+    def _find_limits(self, message: TaskMessage) -> LivenessLimits | None:
+        task = self._tasks.get(message.task)
+        if task is None or task.settings.isolation == "process":
+            return None
+        return task.settings.limits
 
 
 def _find_strictest(tasks: Tasks, isolation: str) -> LivenessLimits:
@@ -99,15 +100,6 @@ def _find_strictest(tasks: Tasks, isolation: str) -> LivenessLimits:
         min((limit.stall_seconds for limit in limits if limit.stall_seconds), default=None),
         min((limit.timeout_seconds for limit in limits if limit.timeout_seconds), default=None),
     )
-
-
-@dataclass(eq=False, slots=True)
-class RunningTask:
-    """One message that runs in the thread of its slot."""
-
-    lease: Lease
-    limits: LivenessLimits
-    started_at: float
 
 
 class ResultReporter:
@@ -138,18 +130,14 @@ class TaskExecutor(Executor[TaskMessage]):
         tasks: Tasks,
         in_flight: InFlight[TaskMessage],
         watchdog: Watchdog[TaskMessage] | None,
-        running: set[RunningTask],
         results: ResultReporter,
         default_attempts: int,
     ) -> None:
         self._tasks = tasks
         self._direct = DirectExecutor(TaskRouter(tasks), in_flight.make_context)
         self._watchdog = watchdog
-        self._running = running
         self._results = results
         self._default_attempts = default_attempts
-        self._clock = in_flight.clock
-        self._give_up = in_flight.give_up
         self._random = Random()
 
     def prepare(self) -> bool:
@@ -177,21 +165,7 @@ class TaskExecutor(Executor[TaskMessage]):
             assert self._watchdog is not None
             self._watchdog.limits = settings.limits
             return self._watchdog.execute(message, lease)
-        with self._watched(RunningTask(lease, settings.limits, self._clock.monotonic())):
-            # Checked while it is watched, or it could start unnoticed after `cancel_running`.
-            if self._give_up.is_set():
-                return GiveBack()
-            return self._direct.execute(message, lease)
-
-    @contextmanager
-    def _watched(self, running: RunningTask) -> Iterator[None]:
-        # It may have waited since the claim.
-        running.lease.last_beat_at = running.started_at
-        self._running.add(running)
-        try:
-            yield
-        finally:
-            self._running.discard(running)
+        return self._direct.execute(message, lease)
 
     def _limit_retries(
         self, outcome: Retry, settings: TaskSettings, attempt: int, max_attempts: int
@@ -213,31 +187,3 @@ class TaskExecutor(Executor[TaskMessage]):
         self._direct.close()
         if self._watchdog is not None:
             self._watchdog.close()
-
-
-class TaskRunner(ThreadRunner[TaskMessage]):
-    """The slots of an app. It gives up the lease of a thread's task that breaks a limit.
-
-    The watchdogs enforce the limits of tasks in child processes.
-    """
-
-    def __init__(
-        self, *args: Any, running: set[RunningTask], limits: LivenessLimits, **options: Any
-    ) -> None:
-        super().__init__(*args, **options)
-        self._running_tasks = running
-        has_limit = limits.stall_seconds is not None or limits.timeout_seconds is not None
-        self._tick_seconds = limits.compute_tick_seconds(inf) if has_limit else inf
-
-    def watch(self, now: float) -> float:
-        """Give up the leases of work that stalls or takes too long."""
-        for running in tuple(self._running_tasks):
-            signs = SignsOfLife(running.started_at, now, running.lease.last_beat_at)
-            if (reason := signs.find_missing(running.limits, now)) is not None:
-                running.lease.lose(reason)
-        return self._tick_seconds
-
-    def cancel_running(self) -> None:
-        """Give up the leases of threads. Every watchdog ends its child by itself."""
-        for running in tuple(self._running_tasks):
-            running.lease.lose("the worker stopped before the work was done")

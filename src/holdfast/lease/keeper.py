@@ -85,14 +85,11 @@ class LeaseKeeper:
         counted from this call. A second call changes only the stall time. Raises TypeError,
         and holds nothing, if the lease's source is not a LeaseSource.
         """
-        if not lease.live:
-            return
         check_source(lease.source)
         if stall_seconds is not None and stall_seconds != lease.stall_seconds:
             lease.stall_seconds = stall_seconds
             lease.last_beat_at = self._clock.monotonic()
-        for added in self._schedule.add_all([lease]):
-            added.on_lost(self._report_loss)
+        self.hold_all([lease])
 
     def hold_all(self, leases: Sequence[Lease]) -> None:
         """Renew leases as `hold` does, all of them or, if it raises TypeError, none."""

@@ -32,6 +32,27 @@ class LivenessLimits:
         """Return whether the work did not beat for too long."""
         return self.stall_seconds is not None and now - last_beat_at >= self.stall_seconds
 
+    def find_missing(
+        self, now: float, started_at: float, last_beat_at: float, last_pulse_at: float = inf
+    ) -> str | None:
+        """Return the reason to end the work, or None while no limit is exceeded.
+
+        Work without a process of its own sends no pulses.
+        """
+        if self.is_overdue(started_at, now):
+            return f"timed out after {self.timeout_seconds:g} s"
+        if self.is_silent(last_pulse_at, now):
+            return f"the worker process did not answer for {self.pulse_seconds:g} s"
+        if self.is_stalled(last_beat_at, now):
+            return f"stalled: no beat for {self.stall_seconds:g} s"
+        return None
+
+    def compute_seconds_left(self, now: float, started_at: float, last_beat_at: float) -> float:
+        """Return the seconds until the work is overdue or stalled; infinity if it never is."""
+        times = ((started_at, self.timeout_seconds), (last_beat_at, self.stall_seconds))
+        ends_at = min((at + seconds for at, seconds in times if seconds), default=inf)
+        return max(0.0, ends_at - now)
+
     def compute_tick_seconds(self, lease_seconds: float) -> float:
         """Return the seconds between two checks, short enough to enforce the shortest limit."""
         limits = (self.stall_seconds, self.timeout_seconds, self.pulse_seconds, lease_seconds)
@@ -42,22 +63,3 @@ class LivenessLimits:
         """Return the seconds between two pulses of a child."""
         limits = (self.stall_seconds, self.pulse_seconds, lease_seconds)
         return min(1.0, *(limit / 4 for limit in limits if limit is not None))
-
-
-@dataclass(slots=True)
-class SignsOfLife:
-    """When each sign of life of one piece of work was last seen."""
-
-    started_at: float
-    last_pulse_at: float
-    last_beat_at: float
-
-    def find_missing(self, limits: LivenessLimits, now: float) -> str | None:
-        """Return the reason to end the work, or None while no limit is exceeded."""
-        if limits.is_overdue(self.started_at, now):
-            return f"timed out after {limits.timeout_seconds:g} s"
-        if limits.is_silent(self.last_pulse_at, now):
-            return f"the worker process did not answer for {limits.pulse_seconds:g} s"
-        if limits.is_stalled(self.last_beat_at, now):
-            return f"stalled: no beat for {limits.stall_seconds:g} s"
-        return None

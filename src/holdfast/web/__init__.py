@@ -6,11 +6,6 @@
 It needs the extra `web`. See docs/how-to/watch-in-a-browser.md.
 """
 
-from typing import TYPE_CHECKING
-
 from holdfast._lazy import lazy_exports
-
-if TYPE_CHECKING:
-    from holdfast.web.app import web_app as web_app
 
 __all__, __getattr__ = lazy_exports(__name__, {"web.app": "web_app"})

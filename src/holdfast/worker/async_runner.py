@@ -16,36 +16,36 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from threading import Event, Thread
-from typing import Any, Generic
+from typing import Generic
 
 from holdfast.lease.lease import Lease, LeaseState
-from holdfast.process.liveness import LivenessLimits, SignsOfLife
-from holdfast.queue.message import M, get_lease
+from holdfast.process.liveness import LivenessLimits
+from holdfast.queue.message import M
+from holdfast.worker.context import call_soon
 from holdfast.worker.fetcher import Fetcher
 from holdfast.worker.handler import Handler, bind_handler
+from holdfast.worker.in_flight import ClaimedMessage, InFlight, is_ack
 from holdfast.worker.outcome import (
+    GIVE_BACK,
     Abandoned,
-    GiveBack,
     Outcome,
     Retry,
     retry_after_error,
     retry_logged,
     to_outcome,
 )
-from holdfast.worker.runner import call_soon
-from holdfast.worker.settle import InFlight
 
 _MAX_TICK_SECONDS = 0.1
 _MAX_SETTLE_THREADS = 8  # hides network latency; a local disk gains nothing from more
 
 
 @dataclass(eq=False, slots=True)
-class _RunningMessage:
+class _RunningMessage(Generic[M]):
     """One message on the loop. `outcome` is set when the message is cancelled."""
 
-    lease: Lease
-    started_at: float
+    claimed: ClaimedMessage[M]
     task: "asyncio.Task[None] | None" = None
     outcome: Outcome | None = None
     cancelled_at: float = 0.0
@@ -76,8 +76,8 @@ class AsyncRunner(Generic[M]):
         self._count = count
         self._freed = Event()
         self._cancelled = False
-        self._running: set[_RunningMessage] = set()
-        self._done: list[tuple[_RunningMessage, M, float]] = []  # their acks are due
+        self._running: set[_RunningMessage[M]] = set()
+        self._new_acks = 0  # that are due
         self._settle_pool = ThreadPoolExecutor(
             min(count, _MAX_SETTLE_THREADS), "holdfast-settler"
         )
@@ -103,33 +103,34 @@ class AsyncRunner(Generic[M]):
     def watch(self, now: float) -> float:
         """Cancel work that breaks a limit, and give up work that ignores its cancellation."""
         for running in tuple(self._running):
+            started_at, lease = running.claimed.started_at, running.claimed.lease
             if running.outcome is None:
-                signs = SignsOfLife(running.started_at, now, running.lease.last_beat_at)
-                if (reason := signs.find_missing(self._limits, now)) is not None:
+                reason = self._limits.find_missing(now, started_at, lease.last_beat_at)
+                if reason is not None:
                     self._cancel(running, retry_logged(reason))
             elif now - running.cancelled_at >= self._limits.kill_grace_seconds:
-                running.lease.lose("it was cancelled and did not end")
+                lease.lose("it was cancelled and did not end")
         return self._tick_seconds
 
     def count_unfinished(self) -> int:
         """Return how many messages must be settled, plus one while the poll thread runs."""
-        leases = self._in_flight.get_leases()
-        unsettled = sum(lease.state is not LeaseState.LOST for lease in leases)
+        in_flight = self._in_flight.get_claimed()
+        unsettled = sum(claimed.lease.state is not LeaseState.LOST for claimed in in_flight)
         return unsettled + self._poll_thread.is_alive()
 
     def cancel_running(self) -> None:
         """Cancel all coroutines and give their messages back."""
         self._cancelled = True
         for running in tuple(self._running):
-            self._cancel(running, GiveBack())
+            self._cancel(running, GIVE_BACK)
 
     def join(self, seconds: float) -> None:
         """Wait at most `seconds` for the work, give up the rest, and end the threads."""
         until = self._clock.monotonic() + seconds
         while self.count_unfinished() and self._clock.monotonic() < until:
             self._clock.sleep(0.01)
-        for lease in self._in_flight.get_leases():
-            lease.lose("the worker stopped before the work was done")
+        for claimed in self._in_flight.get_claimed():
+            claimed.lease.lose("the worker stopped before the work was done")
         call_soon(self._loop, self._finished.set)
         if self._loop_thread.is_alive():
             self._loop_thread.join(max(0.1, until - self._clock.monotonic()))
@@ -149,7 +150,7 @@ class AsyncRunner(Generic[M]):
         """Return how many slots are free as soon as one is, or 0 once the fetcher is closed."""
         while not self._fetcher.closed:
             self._freed.clear()
-            if (free := self._count - len(self._in_flight.get_leases())) > 0:
+            if (free := self._count - len(self._in_flight.get_claimed())) > 0:
                 return free
             self._clock.wait(self._freed, 0.1)
         return 0
@@ -173,53 +174,51 @@ class AsyncRunner(Generic[M]):
     def _start_ready(self) -> None:
         """Start as many of the ready messages as slots are free."""
         while len(self._running) < self._count:
-            if (message := self._fetcher.take()) is None:
+            if (claimed := self._fetcher.take()) is None:
                 break
-            running = _RunningMessage(get_lease(message), self._clock.monotonic())
+            running = _RunningMessage(claimed)
             self._running.add(running)
-            running.task = asyncio.create_task(self._attempt(running, message))
-            running.lease.on_lost(partial(self._cancel_lost, running))
+            running.task = asyncio.create_task(self._attempt(running, claimed))
+            claimed.lease.on_lost(partial(self._cancel_lost, running))
 
-    def _cancel_lost(self, running: _RunningMessage, lease: Lease) -> None:
+    def _cancel_lost(self, running: _RunningMessage[M], lease: Lease) -> None:
         self._cancel(running, Abandoned(lease.reason))
 
-    async def _attempt(self, running: _RunningMessage, message: M) -> None:
-        queue = self._in_flight.queue
-        if queue.tracing is None:
-            outcome = await self._call_handler(running, message)
+    async def _attempt(self, running: _RunningMessage[M], claimed: ClaimedMessage[M]) -> None:
+        tracing = self._in_flight.queue.tracing
+        if tracing is None:
+            outcome = await self._call_handler(running)
         else:
-            with queue.tracing.processing(message) as note_outcome:
-                outcome = await self._call_handler(running, message)
+            with tracing.processing(claimed.message) as note_outcome:
+                outcome = await self._call_handler(running)
                 note_outcome(outcome)
-        seconds = self._clock.monotonic() - running.started_at
-        self._fetcher.note_finished(seconds)
-        if self._in_flight.try_defer(message, outcome, seconds):
-            self._running.discard(running)
-            self._start_ready()
-        elif self._in_flight.can_share_ack(outcome):
-            self._done.append((running, message, seconds))
-            if len(self._done) == 1:  # the call comes after the other tasks that are due
-                asyncio.get_running_loop().call_soon(self._ack_done)
-        else:
-            self._submit([running], self._in_flight.settle, message, outcome, seconds)
+        claimed.seconds = self._clock.monotonic() - claimed.started_at
+        self._fetcher.note_finished(claimed.seconds)
+        self._running.discard(running)
+        if not is_ack(outcome):
+            self._submit(partial(self._in_flight.settle, claimed, outcome))
+        elif self._in_flight.add_ack(claimed):
+            self._new_acks += 1
+            if self._new_acks == 1:  # the call comes after the other tasks that are due
+                asyncio.get_running_loop().call_soon(self._flush_acks)
+        self._start_ready()
 
-    def _ack_done(self) -> None:
-        """Ack the messages whose tasks ended at about the same time, with few calls."""
-        done, self._done = self._done, []
-        size = self._in_flight.queue.poll_batch
-        for batch in (done[at : at + size] for at in range(0, len(done), size)):
-            acks = [(message, seconds) for _, message, seconds in batch]
-            self._submit([running for running, *_ in batch], self._in_flight.ack_all, acks)
+    def _flush_acks(self) -> None:
+        """Send the acks of tasks that ended at about the same time, with few calls."""
+        calls = ceil(self._new_acks / self._in_flight.queue.poll_batch)
+        self._new_acks = 0
+        for _ in range(calls):
+            self._submit(self._in_flight.flush_acks)
 
-    async def _call_handler(self, running: _RunningMessage, message: M) -> Outcome:
+    async def _call_handler(self, running: _RunningMessage[M]) -> Outcome:
+        message, lease = running.claimed.message, running.claimed.lease
         try:
-            result = await self._call(message, self._make_context(message, running.lease))
-            return to_outcome(result)
+            return to_outcome(await self._call(message, self._make_context(message, lease)))
         # An exception ends only this attempt, even SystemExit.
         except BaseException as error:
             return _map_error(error, running.outcome)
 
-    def _cancel(self, running: _RunningMessage, outcome: Outcome) -> None:
+    def _cancel(self, running: _RunningMessage[M], outcome: Outcome) -> None:
         """Cancel the coroutine from any thread. Only the first call has an effect."""
         if running.outcome is None and running.task is not None:
             running.outcome, running.cancelled_at = outcome, self._clock.monotonic()
@@ -227,24 +226,17 @@ class AsyncRunner(Generic[M]):
 
     # -- in the settle threads
 
-    def _submit(
-        self, running: list[_RunningMessage], settle: Callable[..., None], *args: Any
-    ) -> None:
+    def _submit(self, settle: Callable[[], object]) -> None:
         # RuntimeError means that the coroutine ended after the worker did, or that no further
         # thread is available. In the second case the call waits for an existing thread.
         with suppress(RuntimeError):
-            self._settle_pool.submit(self._settle, running, settle, *args)
+            self._settle_pool.submit(self._settle, settle)
 
-    def _settle(
-        self, running: list[_RunningMessage], settle: Callable[..., None], *args: Any
-    ) -> None:
+    def _settle(self, settle: Callable[[], object]) -> None:
         try:
-            settle(*args)
+            settle()
         finally:
-            self._running.difference_update(running)
             self._freed.set()
-            if self._in_flight.ready:
-                call_soon(self._loop, self._start_ready)
 
 
 def _map_error(error: BaseException, cancel_outcome: Outcome | None) -> Outcome:

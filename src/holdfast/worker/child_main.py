@@ -5,9 +5,7 @@ pulses reports beats. If the lease runs out without a renewal from the worker, t
 kills the process, because the worker may be frozen and another worker will get the message.
 """
 
-import asyncio
 import faulthandler
-import inspect
 import os
 import pickle
 from collections.abc import Callable
@@ -15,27 +13,32 @@ from functools import partial
 from threading import Event, Lock
 from typing import Any
 
+from holdfast.errors import HoldfastError
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.lease.lease import Lease
 from holdfast.process.child_main import ParentLink, PulseSender, Terminated
-from holdfast.process.orphan_guard import kill_own_group
-from holdfast.queue.message import AnyMessage, MessageCodec, QueueMessage
+from holdfast.process.process_group import kill_own_group
+from holdfast.queue.message import AnyMessage, MessageCodec
 from holdfast.worker import child_wire
-from holdfast.worker.context import Context
-from holdfast.worker.handler import BoundHandler, Handler, bind_handler
-from holdfast.worker.outcome import Outcome, retry_after_error, to_outcome
+from holdfast.worker.context import Context, DirectExecutor
+from holdfast.worker.handler import Handler
+from holdfast.worker.outcome import Outcome, Retry, retry_after_error
 
 
 def prepare(handler: Handler, link: ParentLink, *, pulse_seconds: float) -> Callable[[], None]:
     """Return the function that handles messages until the worker closes the pipe."""
     pulse = LeasePulseSender(link, pulse_seconds)
     pulse.start()
-    return partial(_serve, bind_handler(handler), link, pulse)
+
+    def make_context(message: Any, lease: Lease) -> Context:
+        return Context(lease.handle, message, lease, pulse.stopping, SYSTEM_CLOCK)
+
+    return partial(_serve, DirectExecutor(handler, make_context), link, pulse)
 
 
-def _serve(call: BoundHandler, link: ParentLink, pulse: "LeasePulseSender") -> None:
+def _serve(executor: DirectExecutor[Any], link: ParentLink, pulse: "LeasePulseSender") -> None:
     codec: MessageCodec[Any] = MessageCodec(AnyMessage)
-    with asyncio.Runner() as runner:
+    try:
         while (numbered_frame := link.read()) is not None:
             number, frame = numbered_frame
             if frame[:1] == child_wire.MODEL:
@@ -44,31 +47,26 @@ def _serve(call: BoundHandler, link: ParentLink, pulse: "LeasePulseSender") -> N
                     codec = MessageCodec(model[parameters] if parameters else model)
                 continue
             lease, body = child_wire.unpack_call(frame)
-            queue = ParentQueue(number, link)
+            lease.handle = ParentQueue(number, link)
             pulse.begin(number, lease)
-            try:
-                message = codec.decode(body)
-                ctx = Context(queue, message, lease, pulse.stopping, SYSTEM_CLOCK)
-                outcome = _run_handler(call, message, ctx, runner)
-            except Terminated:
-                raise
-            except BaseException as error:
-                outcome = retry_after_error(error)
+            outcome = _execute(executor, codec, lease, body)
             pulse.end()
             link.send(number, child_wire.pack_outcome(outcome))
+    finally:
+        executor.close()
 
 
-def _run_handler(
-    call: BoundHandler, message: QueueMessage, ctx: Context, runner: asyncio.Runner
+def _execute(
+    executor: DirectExecutor[Any], codec: MessageCodec[Any], lease: Lease, body: bytes
 ) -> Outcome:
-    result = call(message, ctx)
-    if result is not None and inspect.isawaitable(result):
-        result = runner.run(_await(result))
-    return to_outcome(result)
-
-
-async def _await(work: Any) -> Any:
-    return await work
+    try:
+        message = codec.decode(body)
+    except HoldfastError as error:
+        return retry_after_error(error)
+    outcome = executor.execute(message, lease)
+    if isinstance(outcome, Retry) and isinstance(outcome.exception, Terminated):
+        raise outcome.exception
+    return outcome
 
 
 class LeasePulseSender(PulseSender):

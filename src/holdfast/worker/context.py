@@ -1,12 +1,26 @@
-"""The context: what a handler can read and report about its attempt."""
+"""One attempt: the context that its handler gets, and the executor that calls the handler.
 
+An executor is how a slot runs handlers: in its thread (DirectExecutor), or in a child process
+(Watchdog), which calls them in its main thread.
+"""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from math import inf
 from threading import Event
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from holdfast.lease.clock import Clock
 from holdfast.lease.lease import Lease
-from holdfast.queue.message import QueueMessage
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import M, QueueMessage
+from holdfast.worker.handler import Handler, inspect_handler
+from holdfast.worker.outcome import DONE, Outcome, retry_after_error, to_outcome
+
+if TYPE_CHECKING:
+    import asyncio
 
 _UNKNOWN = object()  # not loaded yet; None means that no checkpoint was saved
 
@@ -119,3 +133,98 @@ class Context:
     def raise_if_lost(self) -> None:
         """Raise LeaseLost if the lease is lost. Call it before a step that cannot be undone."""
         self._lease.check(self._clock.monotonic())
+
+
+class Executor(ABC, Generic[M]):
+    """Runs the handler for one message at a time. Only one thread uses it."""
+
+    def prepare(self) -> bool:
+        """Get ready before a message is claimed. Return False if the worker stops meanwhile.
+
+        Raises HandlerNotFound if no message could ever be handled, and OSError if it may
+        work later.
+        """
+        return True
+
+    @abstractmethod
+    def execute(self, message: M, lease: Lease) -> Outcome:
+        """Run the handler and return its outcome.
+
+        Raises the errors of `prepare`, but only if the handler was not started.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release all resources. The same thread calls this once."""
+
+
+class DirectExecutor(Executor[M]):
+    """Calls the handler in the thread of the slot.
+
+    A thread cannot be killed, so a handler that hangs keeps its slot and loses its lease.
+    """
+
+    def __init__(self, handler: Handler, make_context: Callable[[M, Lease], Context]) -> None:
+        self._handler: Callable[..., Any] = handler
+        self._takes_context = inspect_handler(handler).takes_context
+        self._make_context = make_context
+        self._runner: asyncio.Runner | None = None
+
+    def execute(self, message: M, lease: Lease) -> Outcome:
+        """Call the handler, and await its result if that is awaitable."""
+        try:
+            if self._takes_context:
+                result = self._handler(message, self._make_context(message, lease))
+            else:
+                result = self._handler(message)
+            if result is None:
+                return DONE
+            if inspect.isawaitable(result):
+                result = self._run_awaitable(result, lease)
+        # Not even SystemExit may end the slot, because the message would stay held silently.
+        except BaseException as error:
+            return retry_after_error(error)
+        return to_outcome(result)
+
+    def _run_awaitable(self, work: Awaitable[Any], lease: Lease) -> Any:
+        import asyncio  # here, because most handlers are plain functions
+
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(await_unless_lost(work, lease))
+
+    def close(self) -> None:
+        """Close the event loop, if a handler needed one."""
+        if self._runner is not None:
+            self._runner.close()
+
+
+def execute_attempt(
+    queue: QueueManager[M], executor: Executor[M], message: M, lease: Lease
+) -> Outcome:
+    """Run the handler for one message, inside the span of the attempt if there is one."""
+    if queue.tracing is None:
+        return executor.execute(message, lease)
+    with queue.tracing.processing(message) as note_outcome:
+        outcome = executor.execute(message, lease)
+        note_outcome(outcome)
+    return outcome
+
+
+async def await_unless_lost(work: Awaitable[Any], lease: Lease) -> Any:
+    """Await `work` and return its result. Cancel it if the lease is lost."""
+    import asyncio
+
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    lease.on_lost(lambda _: call_soon(loop, task.cancel))
+    return await work
+
+
+def call_soon(
+    loop: "asyncio.AbstractEventLoop | None", call: Callable[..., Any], *args: Any
+) -> None:
+    """Schedule `call` on the loop from any thread. Does nothing if the loop is closed."""
+    if loop is not None:
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(call, *args)

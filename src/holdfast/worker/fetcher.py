@@ -21,26 +21,32 @@ The keeper renews all leases from the claim on. Handlers that take no time are r
 because waking a thread takes longer than such a handler does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from math import inf
-from threading import Condition, Lock
-from typing import Any
+from random import Random
+from threading import Condition, Event, Lock
+from typing import Generic
 
 from holdfast.errors import LeaseLost
+from holdfast.events import Claimed, PollFailed
 from holdfast.lease.background import BackgroundLoop
+from holdfast.lease.backoff import Backoff
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.queue.message import M, get_lease
-from holdfast.worker.outcome import Abandoned
-from holdfast.worker.pace import Pace
-from holdfast.worker.poller import Poller
-from holdfast.worker.settle import InFlight
+from holdfast.worker.in_flight import ClaimedMessage, InFlight
+from holdfast.worker.outcome import GIVE_BACK, Abandoned
+from holdfast.worker.run_end import RunEnd
 
+_ERROR_BACKOFF = Backoff(first_seconds=0.1, factor=2.0, max_seconds=10.0)
 _PREFETCH_SECONDS = 1.0  # of work that is claimed ahead
 _SHARE_SECONDS = 0.001  # of work that is worth waking another slot for
 _IDLE_SECONDS = 0.01  # until slots that were not woken take over from a slow handler
+_FIRST_HANDLER_SECONDS = 1.0  # assumed until handlers have shown that they are faster
+_NEWEST_WEIGHT = 0.2  # in the average: one handler of five seconds ends the prefetch at once
+_MIN_HANDLER_SECONDS = 1e-6
 
 
-class Fetcher(Poller[M]):
+class Fetcher(Generic[M]):
     """Passes messages to slots until closed. Threads may share it.
 
     `prefetch` is the maximum number of messages that are claimed ahead. With 0 there is no
@@ -54,14 +60,25 @@ class Fetcher(Poller[M]):
         *,
         slots: int = 1,
         prefetch: int = 0,
-        stall_seconds: float | None = None,
-        **options: Any,
+        until_empty: bool = False,
+        until_done: bool = False,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(keeper, in_flight, **options)
+        self.closed = False
+        """Whether no more messages are claimed."""
+        self._queue = in_flight.queue
+        self._keeper = keeper
+        self._in_flight = in_flight
+        self._clock, self._events = in_flight.clock, in_flight.events
+        self._end = RunEnd(in_flight, until_empty=until_empty, until_done=until_done)
+        self._closed_event = Event()
+        self._on_close = on_close
+        self._random = Random()
         self._ready = in_flight.ready
         self._slots = slots
-        self._stall_seconds = stall_seconds
-        self._pace = Pace()
+        # The average of recent handlers. Two slots that note theirs at the same moment may lose
+        # one of them, which does no harm to an average.
+        self._handler_seconds = _FIRST_HANDLER_SECONDS
         self._prefetch = prefetch
         self._prefetch_seconds = min(_PREFETCH_SECONDS, self._queue.lease_seconds / 4)
         self._had_redelivery = False  # in the last poll
@@ -98,7 +115,9 @@ class Fetcher(Poller[M]):
 
     def close(self) -> None:
         """Stop claiming. Messages that are ready are given back, or started if they drain."""
-        super().close()
+        self.closed = True
+        self._closed_event.set()
+        self._on_close()
         with self._changed:
             self._changed.notify_all()
         self._ask_for_upkeep(-inf)
@@ -119,54 +138,106 @@ class Fetcher(Poller[M]):
 
     # -- called by slots
 
-    def fetch(self) -> M | None:
+    def fetch(self) -> ClaimedMessage[M] | None:
         """Return the next message as soon as there is one, or None once closed."""
         while True:
-            message = self.take()
-            if message is not None:
-                return message
+            claimed = self.take()
+            if claimed is not None:
+                return claimed
             if self.is_done:
-                self._give_back_ready()
+                self._release_ready()
                 return None
             self._wait_or_lead()
 
-    def take(self) -> M | None:
+    def take(self) -> ClaimedMessage[M] | None:
         """Return a message that is ready, now as started, or None if there is none."""
         while not self.is_done:
             try:
-                message = self._ready.popleft()
+                claimed = self._ready.popleft()
             except IndexError:
                 return None
-            if self._begin(message):
-                return message
+            now = self._clock.monotonic()
+            try:
+                claimed.lease.check(now)  # it waited, and the process may have been frozen
+            except LeaseLost:
+                self._in_flight.settle(claimed, Abandoned(claimed.lease.reason))
+                continue
+            claimed.lease.last_beat_at = now  # a stall counts from the start of the work
+            claimed.started_at = now
+            self._starts += 1
+            return claimed
         return None
 
     def fill(self, free: int) -> bool:
         """Claim messages for `free` slots, and some ahead. Return False once closed."""
-        messages = self.poll(self._compute_limit(free))
-        self._ready.extend(self._arrange(messages, free))
+        polled = self.poll(self._compute_limit(free))
+        self._ready.extend(self._arrange(polled, free))
         if self.is_done:  # it was closed meanwhile
-            self._give_back_ready()
-        return bool(messages)
+            self._release_ready()
+        return bool(polled)
 
     def note_finished(self, seconds: float) -> None:
         """Note how long a handler took."""
-        self._pace.note(seconds)
+        self._handler_seconds += _NEWEST_WEIGHT * (seconds - self._handler_seconds)
 
-    def _begin(self, message: M) -> bool:
-        """Note that the work on a message starts. Return False if its lease is lost."""
-        lease, now = get_lease(message), self._clock.monotonic()
+    def back_off(self, error: Exception, failures: int) -> None:
+        """Report a transient error and wait: longer each time, and with jitter."""
+        self._events.emit(PollFailed(self._queue.name, f"{type(error).__name__}: {error}"))
+        self._clock.wait(self._closed_event, _ERROR_BACKOFF.delay(failures, self._random))
+
+    # -- polling, by one thread at a time
+
+    def poll(self, limit: int) -> list[ClaimedMessage[M]]:
+        """Claim up to `limit` messages as soon as there are any. Return none once closed.
+
+        A run that ends by itself raises the error if the queue cannot be reached for a
+        minute, because it would never see the queue empty. Any other run keeps trying.
+        """
+        failures = 0
+        self._end.reached_at = self._clock.monotonic()
+        while not self.closed:
+            try:
+                polled = self._claim(limit)
+                failures = 0
+                if polled and (self._drains or not self.closed):
+                    return polled
+                self._release(polled)
+                if self._end.is_over():
+                    self.close()
+            except Exception as error:  # the disk or network is unavailable and will return
+                failures += 1
+                self.back_off(error, failures)
+                if self._end.is_out_of_reach():
+                    raise
+        return []
+
+    def _claim(self, limit: int) -> list[ClaimedMessage[M]]:
+        polled = [
+            ClaimedMessage(message, get_lease(message))
+            for message in self._queue.poll(
+                min(limit, self._queue.poll_batch),
+                wait_seconds=self._end.poll_seconds,
+                stop=self._closed_event,
+            )
+        ]
+        self._in_flight.add(polled)
+        leases = [claimed.lease for claimed in polled]
         try:
-            lease.check(now)  # it may have waited, and the process may have been frozen
-        except LeaseLost:
-            self._in_flight.settle(message, Abandoned(lease.reason))
-            return False
-        lease.last_beat_at = now  # a stall counts from the start of the work
-        if self._stall_seconds is not None:
-            self._keeper.hold(lease, stall_seconds=self._stall_seconds)
-        self._in_flight.note_start(lease, now)
-        self._starts += 1
-        return True
+            self._keeper.hold_all(leases)
+            if self._events.has_subscribers:
+                name = self._queue.name
+                for lease in leases:
+                    id, attempt, deadline = lease.message_id, lease.attempt, lease.deadline
+                    self._events.emit(Claimed(name, id, attempt, deadline))
+        except BaseException:
+            # Otherwise these messages would stay claimed for a whole lease without any work.
+            self._release(polled)
+            raise
+        return polled
+
+    def _release(self, messages: Iterable[ClaimedMessage[M]]) -> None:
+        for claimed in messages:
+            self._in_flight.settle(claimed, GIVE_BACK)
 
     # -- slots without a message
 
@@ -213,7 +284,7 @@ class Fetcher(Poller[M]):
         ready = len(self._ready)
         worth = ready
         if self._prefetch and not self.closed:
-            worth = min(ready, int(ready * self._pace.seconds / _SHARE_SECONDS))
+            worth = min(ready, int(ready * self._handler_seconds / _SHARE_SECONDS))
         self._changed.notify(self._waiting if self.closed else worth)
         if worth < ready:
             self._ask_for_upkeep(self._clock.monotonic() + _IDLE_SECONDS)
@@ -226,23 +297,24 @@ class Fetcher(Poller[M]):
             return free
         seconds = self._prefetch_seconds
         since = self._clock.monotonic() - seconds
-        slow = sum(started_at <= since for _, started_at in self._in_flight.get_started())
-        return free + min(self._prefetch, self._pace.count_ahead(seconds, self._slots - slow))
+        slow = sum(claimed.started_at <= since for claimed in self._in_flight.get_claimed())
+        each = max(0.0, seconds / max(self._handler_seconds, _MIN_HANDLER_SECONDS) - 1)
+        return free + min(self._prefetch, int((self._slots - slow) * each))
 
-    def _arrange(self, messages: list[M], free: int) -> Sequence[M]:
+    def _arrange(self, polled: list[ClaimedMessage[M]], free: int) -> list[ClaimedMessage[M]]:
         """Return the messages to keep, in the order in which they are to be started.
 
         A crash charges an attempt to every message that is claimed, started or not. A message
         that was delivered before may be the one that crashes workers. So it is started last,
         when no other message waits, and those that would wait beside it are given back.
         """
-        again = [message for message in messages if get_lease(message).attempt > 1]
+        again = [claimed for claimed in polled if claimed.lease.attempt > 1]
         self._had_redelivery = bool(again)
-        if not again or len(messages) <= free:
-            return messages
-        first = [message for message in messages if get_lease(message).attempt == 1]
+        if not again or len(polled) <= free:
+            return polled
+        first = [claimed for claimed in polled if claimed.lease.attempt == 1]
         kept = max(1, free - len(first)) if self._refunds else len(again)
-        self._give_back(again[kept:])
+        self._release(again[kept:])
         return first + again[:kept]
 
     # -- upkeep, in the background
@@ -260,9 +332,9 @@ class Fetcher(Poller[M]):
         now = self._clock.monotonic()
         next_at = self._in_flight.flush_acks(inf if self.closed else now)
         if self.is_done:
-            self._give_back_ready()
+            self._release_ready()
         else:
-            next_at = min(next_at, self._give_back_overdue(now), self._wake_idle_slots(now))
+            next_at = min(next_at, self._release_overdue(now), self._wake_idle_slots(now))
             if self._starts != self._starts_checked:
                 # Slots are busy, and each of their requests would wake this thread.
                 next_at = min(next_at, now + _IDLE_SECONDS)
@@ -270,36 +342,37 @@ class Fetcher(Poller[M]):
         self._upkeep_at = min(self._upkeep_at, next_at)
         return next_at
 
-    def _give_back_ready(self) -> None:
+    def _release_ready(self) -> None:
         while self._ready:
             try:
-                message = self._ready.popleft()
+                claimed = self._ready.popleft()
             except IndexError:
                 return
-            self._give_back([message])
+            self._release([claimed])
 
-    def _give_back_overdue(self, now: float) -> float:
+    def _release_overdue(self, now: float) -> float:
         """Give back messages that have waited for too long. Return when to check again.
 
         If that costs an attempt, only a first delivery is given back, so that a message
         loses one attempt at most.
         """
         max_wait_seconds = 2 * self._prefetch_seconds
-        overdue: list[M] = []
-        kept: list[M] = []
+        overdue: list[ClaimedMessage[M]] = []
+        kept: list[ClaimedMessage[M]] = []
         while self._ready:
             try:
-                if now - get_lease(self._ready[0]).claimed_at < max_wait_seconds:
+                if now - self._ready[0].lease.claimed_at < max_wait_seconds:
                     break
-                message = self._ready.popleft()
+                claimed = self._ready.popleft()
             except IndexError:  # a slot took it meanwhile
                 break
-            may_go = self._refunds or get_lease(message).attempt == 1
-            (overdue if may_go else kept).append(message)
+            may_go = self._refunds or claimed.lease.attempt == 1
+            (overdue if may_go else kept).append(claimed)
         self._ready.extendleft(reversed(kept))
         if overdue:
-            self._pace = Pace()  # what was fast before says nothing any more
-            self._give_back(overdue)
+            # What was fast before says nothing any more.
+            self._handler_seconds = _FIRST_HANDLER_SECONDS
+            self._release(overdue)
         return now + self._prefetch_seconds if self._ready else inf
 
     def _wake_idle_slots(self, now: float) -> float:

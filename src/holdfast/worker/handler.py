@@ -13,17 +13,11 @@ from types import ModuleType, SimpleNamespace, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from holdfast.errors import ConfigError, HandlerNotFound
-from holdfast.queue.message import AnyMessage, M, QueueMessage, is_payload_type
-from holdfast.worker.context import Context
+from holdfast.queue.message import AnyMessage, QueueMessage, is_payload_type
 from holdfast.worker.outcome import Done, GiveBack, Reject, Retry
 
 Result = Done | Retry | Reject | GiveBack | None
 Handler = Callable[..., Result | Awaitable[Result]]
-MessageHandler = (
-    Callable[[M, Context], Result | Awaitable[Result]]
-    | Callable[[M], Result | Awaitable[Result]]
-)
-"""A handler of the messages of one queue, for type checkers."""
 BoundHandler = Callable[[QueueMessage, Any], Any]
 
 _SIGNATURES = "a handler takes (message, ctx) or (message)"

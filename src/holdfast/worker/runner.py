@@ -1,35 +1,21 @@
 """Runners do the work of one run.
 
-A thread runner and a process runner have N slots, each with a thread that handles one message
-at a time. An executor is how a slot runs the handler: in its thread, or in a child process.
+A slot runner has N slots, each with a thread that handles one message at a time, with an
+executor of its own.
 """
 
-import inspect
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from math import inf
+from collections.abc import Callable
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import Generic, Protocol
 
 from holdfast.errors import HandlerNotFound
 from holdfast.lease.lease import Lease, LeaseState
-from holdfast.queue.manager import QueueManager
-from holdfast.queue.message import M, get_lease
-from holdfast.worker.context import Context
+from holdfast.process.liveness import LivenessLimits
+from holdfast.queue.message import M
+from holdfast.worker.context import Executor, execute_attempt
 from holdfast.worker.fetcher import Fetcher
-from holdfast.worker.handler import Handler, inspect_handler
-from holdfast.worker.outcome import (
-    DONE,
-    GIVE_BACK,
-    Outcome,
-    retry_after_error,
-    to_outcome,
-)
-from holdfast.worker.settle import InFlight
-
-if TYPE_CHECKING:
-    import asyncio
+from holdfast.worker.in_flight import ClaimedMessage, InFlight
+from holdfast.worker.outcome import GIVE_BACK, Outcome
 
 
 class Runner(Protocol):
@@ -61,89 +47,17 @@ class Runner(Protocol):
         """Wait at most `seconds` until all slots have ended."""
 
 
-class Executor(ABC, Generic[M]):
-    """Runs the handler for one message at a time. Only one thread uses it."""
-
-    def prepare(self) -> bool:
-        """Get ready before a message is claimed. Return False if the worker stops meanwhile.
-
-        Raises HandlerNotFound if no message could ever be handled, and OSError if it may
-        work later.
-        """
-        return True
-
-    @abstractmethod
-    def execute(self, message: M, lease: Lease) -> Outcome:
-        """Run the handler and return its outcome.
-
-        Raises the errors of `prepare`, but only if the handler was not started.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release all resources. The same thread calls this once."""
+FindLimits = Callable[[M], LivenessLimits | None]
+"""Returns the limits of a message that runs in the thread of its slot, or else None."""
 
 
-class DirectExecutor(Executor[M]):
-    """Calls the handler in the thread of the slot.
-
-    A thread cannot be killed, so a handler that hangs keeps its slot and loses its lease.
-    """
-
-    def __init__(self, handler: Handler, make_context: Callable[[M, Lease], Context]) -> None:
-        self._handler: Callable[..., Any] = handler
-        self._takes_context = inspect_handler(handler).takes_context
-        self._make_context = make_context
-        self._runner: asyncio.Runner | None = None
-
-    def execute(self, message: M, lease: Lease) -> Outcome:
-        """Call the handler, and await its result if that is awaitable."""
-        try:
-            if self._takes_context:
-                result = self._handler(message, self._make_context(message, lease))
-            else:
-                result = self._handler(message)
-            if result is None:
-                return DONE
-            if inspect.isawaitable(result):
-                result = self._run_awaitable(result, lease)
-        # Not even SystemExit may end the slot, because the message would stay held silently.
-        except BaseException as error:
-            return retry_after_error(error)
-        return to_outcome(result)
-
-    def _run_awaitable(self, work: Awaitable[Any], lease: Lease) -> Any:
-        import asyncio  # here, because most handlers are plain functions
-
-        if self._runner is None:
-            self._runner = asyncio.Runner()
-        return self._runner.run(await_unless_lost(work, lease))
-
-    def close(self) -> None:
-        """Close the event loop, if a handler needed one."""
-        if self._runner is not None:
-            self._runner.close()
-
-
-def execute_attempt(
-    queue: QueueManager[M], executor: Executor[M], message: M, lease: Lease
-) -> Outcome:
-    """Run the handler for one message, inside the span of the attempt if there is one."""
-    if queue.tracing is None:
-        return executor.execute(message, lease)
-    with queue.tracing.processing(message) as note_outcome:
-        outcome = executor.execute(message, lease)
-        note_outcome(outcome)
-    return outcome
-
-
-class ThreadRunner(Generic[M]):
+class SlotRunner(Generic[M]):
     """N slots, each with a thread and its own executor.
 
-    Handlers that run in these threads can be asked to stop but not forced.
+    A handler that runs in the thread of its slot can be asked to stop but not forced. So if it
+    breaks a limit, its lease is given up. The watchdog of a child process enforces its limits
+    itself. `strictest` are the shortest limits that `find_limits` returns.
     """
-
-    exit_timeout_seconds = 0.0
 
     def __init__(
         self,
@@ -152,14 +66,18 @@ class ThreadRunner(Generic[M]):
         fetcher: Fetcher[M],
         in_flight: InFlight[M],
         *,
-        timeout_seconds: float | None = None,
+        find_limits: FindLimits[M],
+        strictest: LivenessLimits = LivenessLimits(),  # noqa: B008  # frozen
+        exit_timeout_seconds: float = 0.0,
     ) -> None:
         self.error: BaseException | None = None
+        self.exit_timeout_seconds = exit_timeout_seconds
         self._make_executor = make_executor
         self._fetcher = fetcher
         self._in_flight = in_flight
         self._clock = in_flight.clock
-        self._timeout_seconds = timeout_seconds
+        self._find_limits = find_limits
+        self._strictest = strictest
         self._all_started = Event()
         # Daemon threads, so that a handler that never returns does not block the exit.
         self._threads = [
@@ -186,28 +104,36 @@ class ThreadRunner(Generic[M]):
         """Return how many slots must finish. A slot whose lease is lost may never finish."""
         alive = sum(thread.is_alive() for thread in self._threads)
         started = self._in_flight.get_started()
-        lost = sum(lease.state is LeaseState.LOST for lease, _ in started)
+        lost = sum(claimed.lease.state is LeaseState.LOST for claimed in started)
         return max(0, alive - lost)
 
     def watch(self, now: float) -> float:
-        """Give up the lease of work that takes too long. (The keeper gives up stalled work.)"""
-        timeout_seconds = self._timeout_seconds
-        if timeout_seconds is None:
-            return inf
-        next_seconds = timeout_seconds  # of a message that is started right now
-        for lease, started_at in self._in_flight.get_started():
-            left_seconds = timeout_seconds - (now - started_at)
-            if left_seconds <= 0:
-                lease.lose(f"timed out after {timeout_seconds:g} s")
+        """Give up the leases of threads whose work stalls or takes too long."""
+        next_seconds = self._strictest.compute_seconds_left(now, now, now)  # for a new message
+        for lease, started_at, limits in self._list_in_threads():
+            beat_at = lease.last_beat_at
+            if (reason := limits.find_missing(now, started_at, beat_at)) is not None:
+                lease.lose(reason)
             elif lease.live:
+                left_seconds = limits.compute_seconds_left(now, started_at, beat_at)
                 next_seconds = min(next_seconds, left_seconds)
         return next_seconds
 
     def cancel_running(self) -> None:
-        """Give up the leases of running work, so that its messages come back when they end."""
+        """Give up the leases of threads, so that their messages come back when they end.
+
+        Every watchdog ends its child by itself when the run gives up.
+        """
         # Do not release the messages, because the threads may still be working on them.
-        for lease, _ in self._in_flight.get_started():
+        for lease, *_ in self._list_in_threads():
             lease.lose("the worker stopped before the work was done")
+
+    def _list_in_threads(self) -> list[tuple[Lease, float, LivenessLimits]]:
+        return [
+            (claimed.lease, claimed.started_at, limits)
+            for claimed in self._in_flight.get_started()
+            if (limits := self._find_limits(claimed.message)) is not None
+        ]
 
     def join(self, seconds: float) -> None:
         """Wait at most `seconds` until all threads have ended."""
@@ -241,57 +167,30 @@ class ThreadRunner(Generic[M]):
                 failures += 1
                 self._fetcher.back_off(error, failures)
                 continue
-            message = self._fetcher.fetch()
-            if message is not None:
-                self._handle(executor, message)
+            claimed = self._fetcher.fetch()
+            if claimed is not None:
+                self._handle(executor, claimed)
 
-    def _handle(self, executor: Executor[M], message: M) -> None:
-        lease = get_lease(message)
-        started_at = self._clock.monotonic()
+    def _handle(self, executor: Executor[M], claimed: ClaimedMessage[M]) -> None:
+        in_flight = self._in_flight
         outcome: Outcome = GIVE_BACK
         try:
-            outcome = execute_attempt(self._in_flight.queue, executor, message, lease)
+            # Checked after the start, or it could start unnoticed after `cancel_running`.
+            if not in_flight.give_up.is_set():
+                message, lease = claimed.message, claimed.lease
+                outcome = execute_attempt(in_flight.queue, executor, message, lease)
         except OSError:
             pass  # the handler was not started, and `prepare` will report the error
         except HandlerNotFound:
             raise
         except BaseException as error:
             # It is unknown how far the work came, so let the lease run out unsettled.
-            lease.lose(f"the worker failed: {type(error).__name__}: {error}")
+            claimed.lease.lose(f"the worker failed: {type(error).__name__}: {error}")
             raise
         finally:
-            seconds = self._clock.monotonic() - started_at
-            self._fetcher.note_finished(seconds)
-            self._in_flight.finish(message, outcome, seconds)
+            claimed.seconds = self._clock.monotonic() - claimed.started_at
+            self._fetcher.note_finished(claimed.seconds)
+            in_flight.settle(claimed, outcome)
             # Its exception refers to this frame. Without this line, the message would stay in
             # memory until the garbage collector finds the cycle.
             del outcome
-
-
-class ProcessRunner(ThreadRunner[M]):
-    """Runs handlers in child processes. The watchdog of each slot enforces the limits."""
-
-    # For stack dumps to be written, and for the kernel to end killed processes.
-    exit_timeout_seconds = 15.0
-
-    def cancel_running(self) -> None:
-        """Do nothing, because every watchdog ends its child when the run gives up."""
-
-
-async def await_unless_lost(work: Awaitable[Any], lease: Lease) -> Any:
-    """Await `work` and return its result. Cancel it if the lease is lost."""
-    import asyncio
-
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
-    lease.on_lost(lambda _: call_soon(loop, task.cancel))
-    return await work
-
-
-def call_soon(
-    loop: "asyncio.AbstractEventLoop | None", call: Callable[..., Any], *args: Any
-) -> None:
-    """Schedule `call` on the loop from any thread. Does nothing if the loop is closed."""
-    if loop is not None:
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(call, *args)

@@ -27,19 +27,18 @@ from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.lease.lease import Lease
 from holdfast.process.child_process import ChildProcess
 from holdfast.process.frames import BrokenFrame
-from holdfast.process.liveness import (
-    START_TIMEOUT_SECONDS,
-    LivenessLimits,
-    SignsOfLife,
-)
+from holdfast.process.liveness import START_TIMEOUT_SECONDS, LivenessLimits
 from holdfast.process.wire import BROKEN, PULSE, READY, Program, unpack_broken
 from holdfast.queue.message import M, MessageCodec, QueueMessage
 from holdfast.worker import child_wire
+from holdfast.worker.context import Executor
 from holdfast.worker.handler import get_handler_name
+from holdfast.worker.in_flight import InFlight
 from holdfast.worker.outcome import Abandoned, GiveBack, Outcome, Reject, retry_logged
-from holdfast.worker.runner import Executor
-from holdfast.worker.settle import InFlight
 from holdfast.worker.tracebacks import strip_own_frames
+
+# For stack dumps to be written, and for the kernel to end killed processes.
+EXIT_TIMEOUT_SECONDS = 15.0
 
 _PROGRAM = "holdfast.worker.child_main"
 _MAX_FRAMES_AT_ONCE = 100  # of a child that never stops asking, before its signs are checked
@@ -119,14 +118,15 @@ class HandlerProcess(ChildProcess):
             return False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Watch(Generic[M]):
-    """One attempt in a child, and the signs of life that were seen."""
+    """One attempt in a child. The lease has its beats."""
 
     child: HandlerProcess
     message: M
     lease: Lease
-    signs: SignsOfLife
+    started_at: float
+    last_pulse_at: float
 
 
 class Watchdog(Executor[M]):
@@ -177,8 +177,8 @@ class Watchdog(Executor[M]):
             self._child.begin(message, lease)
         except (MalformedMessage, MessageTooLarge) as error:
             return Reject(str(error), log_reason="it cannot be sent to a process")
-        now = self._clock.monotonic()
-        watch = Watch(self._child, message, lease, SignsOfLife(now, now, now))
+        now = lease.last_beat_at = self._clock.monotonic()  # the child may have taken long
+        watch = Watch(self._child, message, lease, now, now)
         try:
             return self._watch(watch)
         except OSError as error:  # here OSError no longer means "not started"
@@ -243,21 +243,18 @@ class Watchdog(Executor[M]):
         for _ in range(_MAX_FRAMES_AT_ONCE):
             if (frame := watch.child.read_frame()) is None:
                 break
-            watch.signs.last_pulse_at = self._clock.monotonic()  # every frame shows life
+            watch.last_pulse_at = self._clock.monotonic()  # every frame shows life
             match frame[:1]:
                 case child_wire.OUTCOME:
                     return child_wire.unpack_outcome(frame)
+                case _ if frame == PULSE:
+                    pass
                 case _ if frame[:1] == PULSE:
-                    self._note_pulse(watch, frame[1:])
+                    progress = child_wire.unpack_moved(frame[1:])
+                    watch.lease.beat(watch.last_pulse_at, progress)
                 case _:
                     watch.child.respond(self._handle_request(frame, watch))
         return None
-
-    def _note_pulse(self, watch: Watch[M], moved: bytes) -> None:
-        if moved:
-            now = watch.signs.last_pulse_at
-            watch.lease.beat(now, child_wire.unpack_moved(moved))
-            watch.signs.last_beat_at = now
 
     def _handle_request(self, request: bytes, watch: Watch[M]) -> bytes:
         ctx = self._in_flight.make_context(watch.message, watch.lease)
@@ -276,7 +273,10 @@ class Watchdog(Executor[M]):
             return self._kill_without_lease(watch)
         if self._in_flight.give_up.is_set():
             return self._terminate(watch, "the worker stops", GiveBack())
-        if (reason := watch.signs.find_missing(self.limits, now)) is not None:
+        reason = self.limits.find_missing(
+            now, watch.started_at, watch.lease.last_beat_at, watch.last_pulse_at
+        )
+        if reason is not None:
             stacks = strip_own_frames(watch.child.dump_stacks())
             stacks = stacks or "no stack: the process did not answer"
             return self._terminate(watch, reason, retry_logged(reason, stacks))

@@ -9,6 +9,7 @@ The phases of a run. Leases are renewed during all of them:
             ─▶ renewing stops
 """
 
+from collections.abc import Awaitable, Callable
 from math import inf
 from queue import Empty, SimpleQueue
 from threading import Event, Lock
@@ -29,22 +30,28 @@ from holdfast.process.liveness import LivenessLimits
 from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import M
 from holdfast.worker.async_runner import AsyncRunner
+from holdfast.worker.context import Context, DirectExecutor
 from holdfast.worker.fetcher import Fetcher
 from holdfast.worker.handler import (
     Handler,
-    MessageHandler,
+    Result,
     check_message_type,
     get_handler_name,
     inspect_handler,
 )
-from holdfast.worker.runner import DirectExecutor, ProcessRunner, Runner, ThreadRunner
-from holdfast.worker.settle import InFlight, WorkerReport
-from holdfast.worker.watchdog import Watchdog, pickle_handler
+from holdfast.worker.in_flight import InFlight, WorkerReport
+from holdfast.worker.runner import Runner, SlotRunner
+from holdfast.worker.watchdog import EXIT_TIMEOUT_SECONDS, Watchdog, pickle_handler
 
 __all__ = ["Isolation", "Prefetch", "Worker", "WorkerReport"]
 
 Isolation = Literal["thread", "process", "async"]
 Prefetch = int | Literal["auto"]
+MessageHandler = (
+    Callable[[M, Context], Result | Awaitable[Result]]
+    | Callable[[M], Result | Awaitable[Result]]
+)
+"""A handler of the messages of one queue, for type checkers."""
 
 
 class SignalSafeEvent(Event):
@@ -188,7 +195,15 @@ class Worker(Generic[M]):
     def _run(self, keeper: LeaseKeeper, until_empty: bool, until_done: bool) -> WorkerReport:
         name = self._queue.name
         in_flight = InFlight(self._queue, self._events, self._clock)
-        fetcher = self._make_fetcher(keeper, in_flight, until_empty, until_done)
+        fetcher = Fetcher(
+            keeper,
+            in_flight,
+            slots=self.concurrency,
+            prefetch=self.prefetch,
+            until_empty=until_empty,
+            until_done=until_done,
+            on_close=self._wake.set,
+        )
         runner = self._make_runner(fetcher, in_flight)
         self._events.emit(WorkerStarted(name, self.concurrency, self.isolation))
         try:
@@ -211,7 +226,7 @@ class Worker(Generic[M]):
     def _shut_down(self, runner: Runner, fetcher: Fetcher[M], in_flight: InFlight[M]) -> None:
         in_flight.stopping.set()
         fetcher.close()
-        running = sum(lease.live for lease, _ in in_flight.get_started())
+        running = sum(claimed.lease.live for claimed in in_flight.get_started())
         self._events.emit(WorkerStopping(self._queue.name, running))
         until = self._clock.monotonic() + self._drain_seconds
         while (runner.count_unfinished() or in_flight.count_waiting()) and (
@@ -232,46 +247,26 @@ class Worker(Generic[M]):
         self._wake.clear()
         return runner.watch(self._clock.monotonic())
 
-    # -- components of a run
-
-    def _make_fetcher(
-        self,
-        keeper: LeaseKeeper,
-        in_flight: InFlight[M],
-        until_empty: bool,
-        until_done: bool,
-    ) -> Fetcher[M]:
-        # The keeper handles only the stall of a thread, by giving up the lease. A process or
-        # a coroutine must be ended before another worker may get its message.
-        stall_seconds = self._limits.stall_seconds if self.isolation == "thread" else None
-        return Fetcher(
-            keeper,
-            in_flight,
-            slots=self.concurrency,
-            prefetch=self.prefetch,
-            stall_seconds=stall_seconds,
-            until_empty=until_empty,
-            until_done=until_done,
-            on_close=self._wake.set,
-        )
-
     def _make_runner(self, fetcher: Fetcher[M], in_flight: InFlight[M]) -> Runner:
         count, handler, limits = self.concurrency, self._handler, self._limits
         match self.isolation:
             case "thread":
-                return ThreadRunner(
+                return SlotRunner(
                     count,
                     lambda: DirectExecutor(handler, in_flight.make_context),
                     fetcher,
                     in_flight,
-                    timeout_seconds=limits.timeout_seconds,
+                    find_limits=lambda _: limits,
+                    strictest=limits,
                 )
             case "process":
-                return ProcessRunner(
+                return SlotRunner(
                     count,
                     lambda: Watchdog(self._pickled_handler, limits, in_flight),
                     fetcher,
                     in_flight,
+                    find_limits=lambda _: None,
+                    exit_timeout_seconds=EXIT_TIMEOUT_SECONDS,
                 )
             case "async":
                 return AsyncRunner(count, handler, fetcher, in_flight, limits)

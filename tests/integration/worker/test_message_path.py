@@ -4,8 +4,14 @@ import pytest
 from tools import message_path
 
 
-@pytest.mark.parametrize("queue", ["files", "SQS"])
-@pytest.mark.parametrize(("way", "most"), [("poll and ack", 8), ("worker", 14)])
-def test_one_message_visits_few_modules(queue: str, way: str, most: int) -> None:
-    modules, _ = message_path.measure(queue, way)
-    assert len(modules) <= most, modules
+@pytest.mark.parametrize("queue", ["files", "SQLite", "SQS"])
+@pytest.mark.parametrize(
+    ("way", "most", "most_switches"),
+    [("poll and ack", 8, 25), ("worker", 6, 8), ("no backlog", 16, 60)],
+)
+def test_one_message_visits_few_modules(
+    queue: str, way: str, most: int, most_switches: int
+) -> None:
+    path = message_path.measure(queue, way)
+    assert len(message_path.list_modules(path)) <= most, path
+    assert message_path.count_switches(path) <= most_switches, path

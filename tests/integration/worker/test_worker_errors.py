@@ -130,7 +130,8 @@ def test_a_handler_may_return_the_exception_that_it_caught(
     assert isinstance(event, DeadLettered)
     [letter] = queue.find(next(queue.dead_letters()).id)
     assert letter.reason == "cannot be charged"
-    assert "ValueError: no such luck" in str(letter.past[-1].detail)
+    [found] = queue.find(letter.id)
+    assert "ValueError: no such luck" in str(found.past[-1].detail)
 
 
 def reject_with_exception(message: Any) -> Reject:
@@ -233,16 +234,3 @@ def test_a_program_with_logging_shows_every_transition() -> None:
     assert "INFO:holdfast:completed queue=memory message_id=good attempt=1" in shown
     assert "WARNING:holdfast:retried" in shown
     assert "ERROR:holdfast:dead_lettered" in shown
-
-
-def test_tracebacks_are_turned_off_with_the_events() -> None:
-    shown = run_program(
-        "events = Events(EventLog(tracebacks=False))\n"
-        "Worker(queue, handle, events=events).run(until_empty=True)"
-    )
-    assert len(shown.splitlines()) == 2
-    assert "no such luck" not in shown
-
-
-def test_a_worker_with_empty_events_is_silent() -> None:
-    assert run_program("Worker(queue, handle, events=Events()).run(until_empty=True)") == ""

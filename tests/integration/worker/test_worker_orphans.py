@@ -102,6 +102,7 @@ def test_a_frozen_worker_cannot_keep_work_going_past_its_lease(
     eventually(lambda: members(child) == [], 5.0 + TIMEOUT_SECONDS)
 
 
+@pytest.mark.nightly
 def test_a_frozen_worker_that_reads_nothing_cannot_keep_work_going_past_its_lease(
     start: Start, notes: Notes
 ) -> None:

@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import threading
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from textwrap import dedent
@@ -12,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from holdfast import AnyMessage, Message, QueueManager, open_queue
 from holdfast.errors import HandlerNotFound
 from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.info import Holder, MessageState
 from holdfast.queue.message import QueueMessage
 from holdfast.testing import MemoryQueue
 from holdfast.worker.worker import Worker, WorkerReport
 from support.workers import handlers
-from support.workers.messages import Enrich
 from support.workers.notes import Notes, eventually
 from support.workers.running import TestQueue, is_alive, members, run_until_empty, running
 
@@ -46,15 +46,6 @@ def test_children_are_reused_and_their_work_is_acked(notes: Notes) -> None:
     assert sorted(notes.values("finished")) == sorted(f"m{number}" for number in range(50))
     assert len(set(notes.values("pid"))) <= 2
     assert queue.most_asked <= 2
-
-
-def test_a_typed_message_arrives_as_it_was_pushed(notes: Notes) -> None:
-    queue = MemoryQueue(Enrich)
-    when = datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC)
-    queue.push(Enrich(id="m-ü", notes=str(notes.path), what="tell_all", when=when))
-    assert run_until_empty(process_worker(queue)).completed == 1
-    assert notes.values("model") == ["Enrich"]
-    assert notes.values("fields") == [f"m-ü 1 {when.isoformat()}"]
 
 
 def test_handlers_may_take_the_message_alone_or_be_coroutines(notes: Notes) -> None:
@@ -90,14 +81,6 @@ def test_outcomes_of_processes_are_the_same_as_of_threads(
     assert len(set(notes.values("pid"))) == 1  # no such outcome ends a child
     if what == "raise_error":
         assert "in raise_error" in (dead.past[-1].detail or "")
-
-
-def test_a_requested_retry_keeps_its_reason_and_detail(notes: Notes) -> None:
-    queue = TestQueue()
-    push(queue, notes, "ask_for_retry")
-    assert run_until_empty(process_worker(queue)) == WorkerReport(1, 1, 0, 0, 0)
-    [view] = queue.find("m")
-    assert (view.past[0].reason, view.past[0].detail) == ("a child asks", "with detail")
 
 
 def test_a_checkpoint_goes_through_the_worker_to_the_next_attempt(notes: Notes) -> None:
@@ -297,3 +280,38 @@ def test_no_process_thread_or_descriptor_is_left_after_many_runs(notes: Notes) -
     eventually(lambda: threading.active_count() <= threads)
     assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert [pid for pid in set(notes.values("pid")) if members(int(pid))] == []
+
+
+# -- what other processes see
+
+
+def test_a_payload_reaches_a_child_process(tmp_path: Path) -> None:
+    # No annotation names Message[Parcel] in a module that the child could import.
+    note = tmp_path / "note"
+    with open_queue(f"sqlite:{tmp_path}/work.db", handlers.Parcel, env={}) as queue:
+        queue.push(Message(payload=handlers.Parcel(str(note), 3), id="acme-42"))
+        report = Worker(queue, handlers.deliver, isolation="process").run(until_empty=True)
+    assert report.completed == 1
+    assert note.read_text() == "Parcel acme-42 3"
+
+
+def find_beat(viewer: QueueManager[Any]) -> Holder | None:
+    holders = [message.holder for message in viewer.browse(MessageState.LEASED).messages]
+    return next((holder for holder in holders if holder and holder.beat_at), None)
+
+
+@pytest.mark.parametrize(
+    ("isolation", "url"), [("thread", "sqlite:{}/q.db"), ("process", "{}/acme/enrich")]
+)
+def test_another_connection_sees_the_progress_of_a_handler(
+    tmp_path: Path, isolation: Any, url: str
+) -> None:
+    address, notes = url.format(tmp_path), Notes(tmp_path / "notes")
+    with open_queue(address, lease_seconds=0.9) as queue, open_queue(address) as viewer:
+        queue.push(AnyMessage(id="m", what="beat_on", notes=str(notes.path), seconds=30))
+        worker: Worker[Any] = Worker(queue, handlers.do, isolation=isolation)
+        with running(worker):
+            eventually(lambda: find_beat(viewer) is not None)
+            holder = find_beat(viewer)
+        assert holder is not None
+        assert holder.progress == 0.5

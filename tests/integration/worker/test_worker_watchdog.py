@@ -96,21 +96,12 @@ def test_a_child_stopped_in_the_middle_of_a_frame_does_not_block_the_worker(
         assert run.stop() == WorkerReport(2, 1, 0, 0, 0)
 
 
+@pytest.mark.nightly
 def test_a_long_handler_without_beats_and_limits_is_not_disturbed(
     queue: TestQueue, notes: Notes
 ) -> None:
     push(queue, notes, "take_long", seconds=5.0)
     assert run_until_empty(make_worker(queue, pulse_seconds=4.0)).completed == 1
-
-
-def test_a_message_that_hangs_on_every_attempt_is_dead_lettered(
-    queue: TestQueue, notes: Notes
-) -> None:
-    push(queue, notes, "sleep")
-    report = run_until_empty(make_worker(queue, stall_seconds=0.3))
-    assert report == WorkerReport(0, 2, 1, 0, 0)
-    dead = next(queue.dead_letters())
-    assert dead.reason == "failed 3 times, last: stalled: no beat for 0.3 s"
 
 
 def test_a_process_that_ignores_sigterm_is_killed_after_the_grace(

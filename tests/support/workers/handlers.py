@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,14 @@ from holdfast.errors import MessageTooLarge
 from holdfast.worker.context import Context
 from holdfast.worker.outcome import Reject, Retry
 from support.workers.notes import Notes
+
+
+@dataclass
+class Parcel:
+    """The payload of a message."""
+
+    note: str
+    weight: int
 
 
 def note(message: Any, line: str) -> None:
@@ -60,10 +69,6 @@ def save_without_end(message: Any, ctx: Context) -> None:
 
 def finish(message: Any, ctx: Context) -> None:
     note(message, f"finished {message.id}")
-
-
-def ask_for_retry(message: Any, ctx: Context) -> Any:
-    return Retry(0.01, "a child asks", "with detail") if ctx.attempt == 1 else None
 
 
 def reject(message: Any, ctx: Context) -> Any:
@@ -219,8 +224,3 @@ def wait_for_stopping(message: Any, ctx: Context) -> Any:
 
 def tell_size(message: Any, ctx: Context) -> None:
     note(message, f"size {len(message.padding)}")
-
-
-def tell_all(message: Any, ctx: Context) -> None:
-    note(message, f"model {type(message).__name__}")
-    note(message, f"fields {message.id} {message.attempts} {message.when.isoformat()}")

@@ -119,6 +119,45 @@ def test_outcomes_are_unchanged_by_packing(outcome: Outcome) -> None:
     assert child_wire.unpack_outcome(child_wire.pack_outcome(outcome)) == outcome
 
 
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        "{",
+        "null",
+        "[]",
+        '["retry"]',
+        '["done", null, "", null, "", false]',
+        '["done", 1, 2]',
+        '["done", NaN, ""]',
+        '["retry", "soon", "", null, "", false]',
+        '["retry", true, "", null, "", false]',
+        '["retry", NaN, "", null, "", false]',
+        '["retry", 1e999, "", null, "", false]',
+        '["retry", 1e300, "", null, "", false]',
+        f'["retry", 1{"0" * 400}, "", null, "", false]',
+        '["retry", null, {"a": 1}, null, "", false]',
+        '["retry", null, "", ["detail"], "", false]',
+        '["retry", null, "", null, null, false]',
+        '["retry", null, "", null, "", 1]',
+        '["retry", null, "", null, ""]',
+        '[["retry"], null, "", null, "", false]',
+        '["reject", null, null, null, "", false]',
+        '["reject", null, "", 5, "", false]',
+        '["give back", 5, "", null, "", false]',
+        "[" * 200_000,
+    ],
+)
+def test_an_outcome_that_no_child_packed_is_refused(outcome: str) -> None:
+    with pytest.raises(BrokenFrame):
+        child_wire.unpack_outcome(child_wire.OUTCOME + outcome.encode())
+
+
+@pytest.mark.parametrize("checkpoint", ["", "{", "NaN", "[" * 200_000, "9" * 5000])
+def test_a_checkpoint_that_no_child_packed_is_refused(checkpoint: str) -> None:
+    with pytest.raises(BrokenFrame):
+        child_wire.unpack_save(child_wire.SAVE + checkpoint.encode())
+
+
 def test_an_abandoned_outcome_cannot_be_packed() -> None:
     with pytest.raises(TypeError):
         child_wire.pack_outcome(Abandoned("me"))

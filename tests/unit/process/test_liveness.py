@@ -1,38 +1,38 @@
-"""The limits of liveness and the signs of life, without any process."""
+"""The limits of liveness, without any process."""
+
+from math import inf
 
 import pytest
 
-from holdfast.process.liveness import LivenessLimits, SignsOfLife
+from holdfast.process.liveness import LivenessLimits
 
 ALL = LivenessLimits(stall_seconds=10.0, timeout_seconds=100.0, pulse_seconds=30.0)
 
 
-def make_signs(*, started: float = 0.0, pulse: float = 0.0, beat: float = 0.0) -> SignsOfLife:
-    return SignsOfLife(started, pulse, beat)
-
-
 @pytest.mark.parametrize(
-    ("seen", "now", "reason"),
+    ("beat_at", "pulse_at", "now", "reason"),
     [
-        (make_signs(), 0.0, None),
-        (make_signs(), 9.9, None),
-        (make_signs(), 10.0, "stalled: no beat for 10 s"),
-        (make_signs(beat=25.0), 29.9, None),
-        (make_signs(beat=25.0), 30.0, "the worker process did not answer for 30 s"),
-        (make_signs(beat=95.0, pulse=95.0), 99.9, None),
-        (make_signs(beat=99.0, pulse=99.0), 100.0, "timed out after 100 s"),
+        (0.0, 0.0, 0.0, None),
+        (0.0, 0.0, 9.9, None),
+        (0.0, 0.0, 10.0, "stalled: no beat for 10 s"),
+        (25.0, 0.0, 29.9, None),
+        (25.0, 0.0, 30.0, "the worker process did not answer for 30 s"),
+        (95.0, 95.0, 99.9, None),
+        (99.0, 99.0, 100.0, "timed out after 100 s"),
     ],
 )
 def test_a_sign_may_be_missing_for_its_limit_and_no_longer(
-    seen: SignsOfLife, now: float, reason: str | None
+    beat_at: float, pulse_at: float, now: float, reason: str | None
 ) -> None:
-    assert seen.find_missing(ALL, now) == reason
+    assert ALL.find_missing(now, 0.0, beat_at, pulse_at) == reason
 
 
 def test_without_limits_only_the_pulse_counts() -> None:
     limits = LivenessLimits(pulse_seconds=30.0)
-    assert make_signs(pulse=1e6).find_missing(limits, 1e6 + 29.0) is None
-    assert make_signs(pulse=1e6).find_missing(limits, 1e6 + 31.0) is not None
+    assert limits.find_missing(1e6 + 29.0, 0.0, 0.0, 1e6) is None
+    assert limits.find_missing(1e6 + 31.0, 0.0, 0.0, 1e6) is not None
+    assert limits.find_missing(1e9, 0.0, 0.0) is None
+    assert limits.compute_seconds_left(1e9, 0.0, 0.0) == inf
 
 
 @pytest.mark.parametrize("lease_seconds", [0.2, 1.0, 60.0, 43_200.0])

@@ -11,8 +11,8 @@ from holdfast.lease.keeper import LeaseKeeper
 from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock, MemoryQueue
 from holdfast.worker.fetcher import Fetcher
-from holdfast.worker.outcome import Done, Retry
-from holdfast.worker.settle import InFlight
+from holdfast.worker.in_flight import ClaimedMessage, InFlight
+from holdfast.worker.outcome import Done, Outcome, Retry
 
 
 class UnreliableQueue(MemoryQueue[AnyMessage]):
@@ -41,13 +41,7 @@ class UnreliableQueue(MemoryQueue[AnyMessage]):
 class Ground:
     """A fetcher with its queue, keeper, clock and events."""
 
-    def __init__(
-        self,
-        *,
-        until_empty: bool = False,
-        until_done: bool = False,
-        stall_seconds: float | None = None,
-    ) -> None:
+    def __init__(self, *, until_empty: bool = False, until_done: bool = False) -> None:
         self.clock = ManualClock(auto_advance=True)
         self.seen: list[Any] = []
         self.events = Events(self.seen.append)
@@ -55,41 +49,40 @@ class Ground:
         self.keeper = LeaseKeeper(self.clock, self.events)
         self.in_flight = InFlight(self.queue, self.events, self.clock)
         self.fetcher = Fetcher(
-            self.keeper,
-            self.in_flight,
-            until_empty=until_empty,
-            until_done=until_done,
-            stall_seconds=stall_seconds,
+            self.keeper, self.in_flight, until_empty=until_empty, until_done=until_done
         )
 
     def push(self, *ids: str, delay_seconds: float = 0.0) -> None:
         messages = [AnyMessage(id=message_id) for message_id in ids]
         self.queue.push_many(messages, delay_seconds=delay_seconds)
 
-    def finish(self, message: AnyMessage, outcome: Any = Done()) -> None:  # noqa: B008
-        self.in_flight.settle(message, outcome)
+    def settle(self, claimed: ClaimedMessage[AnyMessage], outcome: Outcome = Done()) -> None:  # noqa: B008
+        self.in_flight.settle(claimed, outcome)
 
 
-def fetch(ground: Ground) -> AnyMessage:
-    message = ground.fetcher.fetch()
-    assert message is not None
-    return message
+def fetch(ground: Ground) -> ClaimedMessage[AnyMessage]:
+    claimed = ground.fetcher.fetch()
+    assert claimed is not None
+    return claimed
+
+
+def fetch_id(ground: Ground) -> str:
+    return fetch(ground).message.id
 
 
 def test_a_fetched_message_is_held_from_its_claim_on() -> None:
-    ground = Ground(stall_seconds=3.0)
+    ground = Ground()
     ground.push("a")
-    message = fetch(ground)
+    claimed = fetch(ground)
     assert ground.keeper.held == 1
-    assert get_lease(message).stall_seconds == 3.0
-    assert ground.in_flight.get_leases() == (get_lease(message),)
+    assert ground.in_flight.get_claimed() == {claimed}
     assert ground.seen == [Claimed("memory", "a", 1)]
 
 
 def test_one_slot_claims_one_message() -> None:
     ground = Ground()
     ground.push("a", "b")
-    assert [fetch(ground).id, fetch(ground).id] == ["a", "b"]
+    assert [fetch_id(ground), fetch_id(ground)] == ["a", "b"]
     assert ground.queue.claim_limits == [1, 1]
 
 
@@ -104,7 +97,7 @@ def test_errors_are_reported_and_each_wait_is_longer() -> None:
     ground.push("a")
     ground.queue.errors = [OSError("away")] * 5
     before = ground.clock.monotonic()
-    assert fetch(ground).id == "a"
+    assert fetch_id(ground) == "a"
     assert [event for event in ground.seen if isinstance(event, PollFailed)] == [
         PollFailed("memory", "OSError: away")
     ] * 5
@@ -135,7 +128,7 @@ def test_messages_claimed_while_closing_are_given_back_uncharged() -> None:
         "a",
         "b",
     ]
-    assert ground.in_flight.get_leases() == ()
+    assert ground.in_flight.get_claimed() == set()
     assert [message.attempts for message in claim(2)] == [1, 1]
 
 
@@ -152,7 +145,7 @@ def test_messages_that_cannot_be_held_are_given_back_uncharged() -> None:
     ground.events.subscribe(close_after_the_first)
     assert ground.fetcher.poll(2) == []
     assert ground.queue.stats().ready == 2
-    assert ground.in_flight.get_leases() == ()
+    assert ground.in_flight.get_claimed() == set()
     [failed] = [event for event in ground.seen if isinstance(event, PollFailed)]
     assert "renew_batch" in failed.error
     assert [message.attempts for message in ground.queue.poll(2)] == [1, 1]
@@ -167,31 +160,31 @@ def test_until_empty_ends_when_the_queue_is_empty() -> None:
 def test_until_empty_waits_for_delayed_messages() -> None:
     ground = Ground(until_empty=True)
     ground.push("later", delay_seconds=60.0)
-    message = fetch(ground)
-    ground.finish(message, Retry(90.0))
-    message = fetch(ground)
-    ground.finish(message)
+    claimed = fetch(ground)
+    ground.settle(claimed, Retry(90.0))
+    claimed = fetch(ground)
+    ground.settle(claimed)
     assert ground.fetcher.fetch() is None
 
 
 def test_until_empty_waits_until_given_up_messages_come_back() -> None:
     ground = Ground(until_empty=True)
     ground.push("a")
-    message = fetch(ground)
-    get_lease(message).lose("stalled")
+    claimed = fetch(ground)
+    claimed.lease.lose("stalled")
     again = fetch(ground)
-    assert again.attempts == 2
-    ground.finish(again)
-    ground.finish(message)
+    assert again.lease.attempt == 2
+    ground.settle(again)
+    ground.settle(claimed)
     assert ground.fetcher.fetch() is None
 
 
 def test_until_empty_does_not_wait_for_a_given_up_message_that_was_cancelled() -> None:
     ground = Ground(until_empty=True)
     ground.push("a")
-    message = fetch(ground)
+    claimed = fetch(ground)
     ground.queue.cancel("a")
-    ground.finish(message)
+    ground.settle(claimed)
     before = ground.clock.monotonic()
     assert ground.fetcher.fetch() is None
     assert ground.clock.monotonic() - before < 1
@@ -201,9 +194,9 @@ def test_without_exact_counts_a_given_up_message_is_waited_for_until_its_lease_e
     ground = Ground(until_empty=True)
     ground.queue.capabilities = frozenset()  # type: ignore[misc]
     ground.push("a")
-    message = fetch(ground)
+    claimed = fetch(ground)
     ground.queue.cancel("a")
-    ground.finish(message)
+    ground.settle(claimed)
     before = ground.clock.monotonic()
     assert ground.fetcher.fetch() is None
     assert ground.clock.monotonic() - before >= ground.queue.lease_seconds
@@ -212,13 +205,13 @@ def test_without_exact_counts_a_given_up_message_is_waited_for_until_its_lease_e
 def test_until_empty_does_not_end_while_a_slot_is_working() -> None:
     ground = Ground(until_empty=True)
     ground.push("a")
-    message = fetch(ground)
+    claimed = fetch(ground)
     finished: list[str] = []
 
     def finish_later(limit: int) -> list[AnyMessage]:
         if ground.clock.monotonic() > before + 8:
-            finished.append(message.id)
-            ground.finish(message)
+            finished.append(claimed.message.id)
+            ground.settle(claimed)
         return []
 
     before = ground.clock.monotonic()
@@ -230,7 +223,7 @@ def test_until_empty_does_not_end_while_a_slot_is_working() -> None:
 def test_until_empty_calls_stats_rarely() -> None:
     ground = Ground(until_empty=True)
     ground.push("later", delay_seconds=60.0)
-    ground.finish(fetch(ground))
+    ground.settle(fetch(ground))
     assert ground.queue.stats_calls <= 125
     assert len(ground.queue.claim_limits) > 2 * ground.queue.stats_calls
 
@@ -240,7 +233,7 @@ def test_errors_are_not_mistaken_for_an_empty_queue(until_empty: bool) -> None:
     ground = Ground(until_empty=until_empty)
     ground.push("a")
     ground.queue.errors = [OSError("away")] * 9  # for less than a minute
-    assert fetch(ground).id == "a"
+    assert fetch_id(ground) == "a"
 
 
 # -- runs that end by themselves
@@ -266,7 +259,7 @@ def test_the_minute_counts_from_the_last_response() -> None:
         return claim(limit)
 
     ground.queue.claim = fail_for_a_while
-    assert fetch(ground).id == "later"
+    assert fetch_id(ground) == "later"
 
 
 def test_until_empty_gives_up_if_the_queue_can_never_be_counted() -> None:
@@ -284,12 +277,12 @@ def test_until_empty_does_not_give_up_while_work_runs_here() -> None:
     """Raising the error would end the work although the queue may soon be back."""
     ground = Ground(until_empty=True)
     ground.push("a")
-    message = fetch(ground)
+    claimed = fetch(ground)
     ground.queue.errors = [OSError("away")] * 100
 
     def finish_late(event: Event) -> None:
         if isinstance(event, PollFailed) and len(ground.queue.errors) == 50:
-            get_lease(message).lose("too late")
+            claimed.lease.lose("too late")
 
     ground.events.subscribe(finish_late)
     with pytest.raises(OSError, match="away"):
@@ -301,7 +294,7 @@ def test_a_run_without_end_keeps_trying() -> None:
     ground = Ground()
     ground.push("a")
     ground.queue.errors = [OSError("away")] * 100
-    assert fetch(ground).id == "a"
+    assert fetch_id(ground) == "a"
 
 
 def test_until_done_waits_for_messages_that_other_workers_hold() -> None:

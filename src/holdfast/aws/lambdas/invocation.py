@@ -28,10 +28,9 @@ from holdfast.lease.clock import Clock
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.lease.lease import Lease
 from holdfast.queue.message import M, get_lease
-from holdfast.worker.context import Context
+from holdfast.worker.context import Context, DirectExecutor, execute_attempt
 from holdfast.worker.handler import Handler
 from holdfast.worker.outcome import Done, GiveBack, Outcome
-from holdfast.worker.runner import DirectExecutor, execute_attempt
 from holdfast.worker.settle import SettleResult, settle
 
 if TYPE_CHECKING:

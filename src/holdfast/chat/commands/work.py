@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.chat.policy import ConversationPolicy
     from holdfast.queue.manager import QueueManager
     from holdfast.worker.handler import Handler
-    from holdfast.worker.settle import WorkerReport
+    from holdfast.worker.in_flight import WorkerReport
     from holdfast.worker.worker import Worker
 
 _MARGIN_SECONDS = 5.0
@@ -181,7 +181,7 @@ class ChatWorkers:
 
     def run(self) -> "WorkerReport":
         """Run the workers to their end and return their summed report."""
-        from holdfast.worker.settle import WorkerReport
+        from holdfast.worker.in_flight import WorkerReport
 
         self._app.keeper.start()
         with ThreadPoolExecutor(len(self._workers), "holdfast-chat") as threads:

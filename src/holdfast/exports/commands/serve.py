@@ -30,7 +30,7 @@ from holdfast.urls import QUEUES, find_store_file, parse_url
 
 if TYPE_CHECKING:
     from holdfast.cli.live_view import LiveView
-    from holdfast.worker.settle import WorkerReport
+    from holdfast.worker.in_flight import WorkerReport
 
 # The time that a job needs after its downloads have drained, to count them and be given back.
 _GIVE_BACK_SECONDS = 10.0

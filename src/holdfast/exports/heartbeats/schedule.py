@@ -24,7 +24,7 @@ from math import floor, inf
 from threading import Event
 
 from holdfast.exports.model import ExportJob, TaskToken
-from holdfast.lease.deadline_heap import NOT_SCHEDULED, DeadlineHeap
+from holdfast.lease.renewal_schedule import NOT_SCHEDULED, DeadlineHeap
 
 # In units of 2 s for intervals of 30 s and more. Because of the last retry, a job whose
 # HeartbeatSeconds is twice the interval survives an outage of 20 s, wherever in the interval

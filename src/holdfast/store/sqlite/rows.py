@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from sqlite3 import Connection, Cursor
 from typing import Any
 
@@ -20,13 +20,9 @@ _JSON = {
 _FOREIGN = {"unreadable", "staged"}
 
 
-def decode_text(text: bytes) -> str:
-    """Decode a text of the file. Other programs may have stored bytes that are not UTF-8.
-
-    Without this, one such text would make every statement fail that reads it, with an error
-    that quotes it.
-    """
-    return text.decode("utf-8", "replace")
+# Other programs may have stored bytes that are not UTF-8. Without this, one such text would
+# make every statement fail that reads it, with an error that quotes it.
+decode_text = partial(str, encoding="utf-8", errors="replace")
 
 
 class RowConnection(Connection):

@@ -9,12 +9,7 @@
 It needs pytest. Loaded on first use.
 """
 
-from typing import TYPE_CHECKING
-
 from holdfast._lazy import lazy_exports
-
-if TYPE_CHECKING:
-    from holdfast.testing.contracts.queue.contract import QueueContract as QueueContract
 
 __all__, __getattr__ = lazy_exports(
     __name__,

@@ -1,0 +1,118 @@
+"""SlotRunner enforces the limits of a handler in the thread of its slot when they are due."""
+
+from math import inf
+
+import pytest
+
+from holdfast.events import Events
+from holdfast.lease.keeper import LeaseKeeper
+from holdfast.process.liveness import LivenessLimits
+from holdfast.queue.message import AnyMessage
+from holdfast.testing import ManualClock, MemoryQueue
+from holdfast.worker.context import DirectExecutor
+from holdfast.worker.fetcher import Fetcher
+from holdfast.worker.in_flight import ClaimedMessage, InFlight
+from holdfast.worker.runner import SlotRunner
+
+
+class Slots:
+    """A runner whose threads are not started, with the messages that its slots hold."""
+
+    def __init__(self, limits: LivenessLimits, *, in_child: bool = False) -> None:
+        self.clock, events = ManualClock(), Events()
+        self.queue: MemoryQueue[AnyMessage] = MemoryQueue(clock=self.clock, lease_seconds=600)
+        self.in_flight: InFlight[AnyMessage] = InFlight(self.queue, events, self.clock)
+        self._fetcher = Fetcher(LeaseKeeper(self.clock, events), self.in_flight)
+        self.runner = SlotRunner(
+            2,
+            lambda: DirectExecutor(print, lambda *_: None),  # type: ignore[arg-type]
+            self._fetcher,
+            self.in_flight,
+            find_limits=lambda _: None if in_child else limits,
+            strictest=limits,
+        )
+
+    def start_message(self, wait_seconds: float = 0.0) -> ClaimedMessage[AnyMessage]:
+        """Claim a message, and start it after it has waited."""
+        self.queue.push(AnyMessage())
+        self._fetcher.fill(1)
+        self.clock.advance(wait_seconds)
+        claimed = self._fetcher.take()
+        assert claimed is not None
+        return claimed
+
+    def watch_after(self, seconds: float) -> float:
+        self.clock.advance(seconds)
+        return self.runner.watch(self.clock.monotonic())
+
+
+TIMEOUT = LivenessLimits(timeout_seconds=10.0)
+STALL = LivenessLimits(stall_seconds=5.0)
+
+
+def test_the_next_check_is_when_the_oldest_message_times_out() -> None:
+    slots = Slots(TIMEOUT)
+    first = slots.start_message()
+    assert slots.watch_after(4.0) == pytest.approx(6.0)
+    second = slots.start_message()
+    assert slots.watch_after(3.0) == pytest.approx(3.0)
+    assert first.lease.live
+    assert slots.watch_after(3.0) == pytest.approx(4.0)
+    assert (first.lease.live, second.lease.live) == (False, True)
+    # A message may be claimed right after the check.
+    assert slots.watch_after(4.0) == pytest.approx(10.0)
+    assert not second.lease.live
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [(TIMEOUT, "timed out after 10 s"), (STALL, "stalled: no beat for 5 s")],
+)
+def test_a_limit_counts_from_the_start_of_the_work(limits: LivenessLimits, reason: str) -> None:
+    slots = Slots(limits)
+    claimed = slots.start_message(wait_seconds=1.5)
+    slots.watch_after(4.9)
+    assert claimed.lease.live
+    slots.watch_after(5.1)
+    assert claimed.lease.reason == reason
+
+
+def test_a_beat_postpones_the_stall() -> None:
+    slots = Slots(STALL)
+    claimed = slots.start_message()
+    slots.clock.advance(3.0)
+    claimed.lease.beat(slots.clock.monotonic())
+    assert slots.watch_after(3.0) == pytest.approx(2.0)
+    assert claimed.lease.live
+
+
+def test_without_a_limit_there_is_no_next_check() -> None:
+    slots = Slots(LivenessLimits())
+    claimed = slots.start_message()
+    assert slots.watch_after(500.0) == inf
+    assert claimed.lease.live
+
+
+def test_a_message_that_waits_to_be_started_has_no_time_limit() -> None:
+    slots = Slots(TIMEOUT)
+    claimed = slots.start_message()
+    claimed.started_at = inf
+    slots.watch_after(11.0)
+    assert claimed.lease.live
+
+
+def test_the_work_of_a_child_is_left_to_its_watchdog() -> None:
+    slots = Slots(TIMEOUT, in_child=True)
+    claimed = slots.start_message()
+    slots.watch_after(11.0)
+    slots.runner.cancel_running()
+    assert claimed.lease.live
+
+
+def test_nothing_is_started_after_the_run_has_given_up() -> None:
+    """It would run unnoticed, because `cancel_running` has given up the others before."""
+    slots = Slots(TIMEOUT)
+    claimed = slots.start_message()
+    slots.in_flight.give_up.set()
+    slots.runner._handle(DirectExecutor(pytest.fail, slots.in_flight.make_context), claimed)
+    assert slots.in_flight.make_report().given_back == 1
