@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = "src/holdfast"
-MAX_DEPTH = 2  # as in adapters/aws
+MAX_DEPTH = 2  # as in queues/sqlite
 
 
 def main() -> int:
