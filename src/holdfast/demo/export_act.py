@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 from rich.console import RenderableType
 
-from holdfast.cli.formatting import format_bytes
 from holdfast.cli.live_view import draw_shares
 from holdfast.demo.act import ALL, Act, QueueKind
 from holdfast.demo.file_server import DemoFile, FileRequest, FileServer, Habit
@@ -26,6 +25,7 @@ from holdfast.demo.screen import DemoReport, ReportRow
 from holdfast.exports.building import open_jobs
 from holdfast.exports.model import ExportJob, ExportTask, JobState, TaskStatus, derive_task_id
 from holdfast.queue.message import AnyMessage
+from holdfast.text import format_bytes
 
 JOB = "demo-export"
 LEASE_SECONDS = 3.0

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import typer
 
+from holdfast.cli.arguments import parse_duration
 from holdfast.cli.commands import CommandTable
 from holdfast.cli.errors import ExitCode, exit_code_from_error, format_error
-from holdfast.cli.formatting import format_duration, parse_duration
 from holdfast.errors import (
     ConfigError,
     HandlerNotFound,
@@ -22,6 +22,7 @@ from holdfast.errors import (
     MalformedMessage,
     QueueUnavailable,
 )
+from holdfast.text import format_duration
 from support.cli.commands import Cli, clean_env, command, real, require_one_line
 from support.paths import ROOT
 

@@ -10,10 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from holdfast.cli.live_view import QueueView
-from holdfast.queue.manager import QueueStats
 from support.cli.commands import (
     WAIT_TIMEOUT_SECONDS,
     Cli,
@@ -252,22 +249,6 @@ def test_status_can_be_watched_until_ctrl_c(cli: Cli, sqs: Sqs, queue: str) -> N
     assert watching.returncode == 0
     assert all(f"sqs:{queue} ready=1 delayed=0" in look for look in looks)
     assert not any("completed" in look for look in looks)
-
-
-def test_the_live_view_leaves_out_states_that_are_not_counted() -> None:
-    board = QueueView("sqs:q")
-    for at, ready in enumerate((5, 3)):
-        stats = QueueStats(
-            ready=ready, delayed=0, leased=2, expired=0, completed=None, failed=1
-        )
-        board.record(stats, at)
-    console = Console(width=100)
-    with console.capture() as capture:
-        console.print(board.render())
-    shown = capture.get()
-    assert "ready 3" in shown
-    assert "completed" not in shown
-    assert "per second" not in shown
 
 
 @pytest.mark.parametrize(

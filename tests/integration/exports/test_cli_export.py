@@ -19,9 +19,10 @@ import pytest
 import typer
 from moto import mock_aws
 
-from holdfast.cli.formatting import format_bytes, parse_size
+from holdfast.cli.arguments import parse_size
 from holdfast.exports.commands.plan import read_list
 from holdfast.exports.model import JobStatus
+from holdfast.text import format_bytes
 from support.cli.commands import (
     WAIT_TIMEOUT_SECONDS,
     Cli,

@@ -5,14 +5,12 @@ from typing import Annotated
 
 import typer
 
-from holdfast.chat.commands import formatting
-from holdfast.chat.commands.inspect import From, find_conversation, open_chat
+from holdfast.chat.commands.inspect import MASKED, From, find_conversation, open_chat
 from holdfast.cli.arguments import AsJson
 from holdfast.cli.console import print_either
 from holdfast.cli.errors import NotFound, UsageError
-from holdfast.cli.formatting import format_duration
 from holdfast.cli.maintenance import CreateTables, check_tables, print_check_results
-from holdfast.text import format_count
+from holdfast.text import format_count, format_duration
 
 _ASSIGNMENTS = {
     "person": "a person answers; new batches are parked (`holdfast chat parked`)",
@@ -26,12 +24,7 @@ def assign(
     ],
     *,
     to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="person|writer",
-            help="Whether an operator or the writer answers from now on.",
-        ),
+        str, "person|writer", "Whether an operator or the writer answers from now on."
     ],
     address: From = None,
     as_json: AsJson = False,
@@ -46,7 +39,7 @@ def assign(
             if to == "person"
             else app.operator.resume_automation(key)
         )
-    name = formatting.format_id(key.conversation_id, full=False)
+    name = MASKED.format_id(key.conversation_id)
     if not changed:
         raise NotFound(f"conversation {name!r} no longer exists")
     print_either(as_json, {"conversation": name, "with": to}, f"{name}: {_ASSIGNMENTS[to]}")

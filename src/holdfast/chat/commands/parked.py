@@ -2,30 +2,27 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from holdfast.chat.commands import formatting
-from holdfast.chat.commands.inspect import ViewOptions, open_chat, open_store
+from holdfast.chat.commands.inspect import ViewOptions, format_staged, open_chat, open_store
 from holdfast.chat.errors import ParkedNotFound, PermanentError, TransientError
+from holdfast.chat.formatting import format_body
 from holdfast.chat.outbox import SendingReply, UnclearReply, get_outbox_state
-from holdfast.cli.arguments import WithBody, Yes
+from holdfast.cli.arguments import WithBody, Yes, complete_id
 from holdfast.cli.console import confirm, print_either, print_list, print_result
 from holdfast.cli.errors import NotFound, UsageError
-from holdfast.cli.formatting import format_age
-from holdfast.cli.ids import complete_id
 from holdfast.errors import HoldfastError
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.queue.search import contains_text
-from holdfast.text import format_count
+from holdfast.text import format_age, format_count
 
 if TYPE_CHECKING:
     from holdfast.chat.model import ParkedBatch
     from holdfast.chat.operator import Operator
     from holdfast.chat.ports import ConversationStore
 
-_HEADINGS = ("parked", "conversation", "messages", "reply", "age", "reason")
 Decision = Literal["retry", "sent", "drop"]
 _RESULTS: dict[Decision, str] = {
     "retry": "staged again, for `holdfast chat work`",
@@ -44,15 +41,13 @@ def parked(
     parked_id: Annotated[
         str | None, typer.Argument(metavar="ID", help="The batch to decide about.")
     ] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Answer it after all.")] = False,
-    sent: Annotated[bool, typer.Option("--sent", help="Record its reply as sent.")] = False,
-    drop: Annotated[bool, typer.Option("--drop", help="Drop it without a reply.")] = False,
+    retry: Annotated[bool, "Answer it after all."] = False,
+    sent: Annotated[bool, "Record its reply as sent."] = False,
+    drop: Annotated[bool, "Drop it without a reply."] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Decide about all batches, or all with --reason.")
+        bool, "--all", "Decide about all batches, or all with --reason."
     ] = False,
-    reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Only batches whose reason contains this text.")
-    ] = "",
+    reason: Annotated[str, "TEXT", "Only batches whose reason contains this text."] = "",
     yes: Yes = False,
     bodies: WithBody = False,
     *,
@@ -89,32 +84,38 @@ def _check_usage(
 def _list(reason: str, bodies: bool, view: ViewOptions) -> None:
     with open_store() as store:
         batches = _select(store, reason)
-    print_list(
-        view.as_json,
-        batches,
-        lambda batch: formatting.parked_to_json(batch, view.full),
-        _HEADINGS,
-        lambda batch: _batch_to_row(batch, view.full),
-    )
+    columns: dict[str, Callable[[ParkedBatch], str]] = {
+        "parked": lambda batch: batch.parked_id,
+        "conversation": lambda batch: view.format_id(batch.key.conversation_id),
+        "messages": lambda batch: f"{len(batch.staged)}",
+        "reply": lambda batch: _get_reply_state(batch) or "-",
+        "age": lambda batch: format_age(batch.parked_at, SYSTEM_CLOCK.time()),
+        "reason": lambda batch: batch.reason,
+    }
+    print_list(view.as_json, batches, lambda batch: _to_json(batch, view), columns)
     for batch in batches if bodies and not view.as_json else ():
         print_result("", batch.parked_id)
         for row in batch.staged:
-            print_result(*formatting.format_staged("customer", row))
+            print_result(*format_staged("customer", row))
 
 
 def _select(store: "ConversationStore", reason: str) -> "list[ParkedBatch]":
     return [batch for batch in store.parked() if contains_text(batch.reason, reason)]
 
 
-def _batch_to_row(batch: "ParkedBatch", full: bool) -> tuple[str, ...]:
-    return (
-        batch.parked_id,
-        formatting.format_id(batch.key.conversation_id, full),
-        f"{len(batch.staged)}",
-        "-" if batch.outbox is None else get_outbox_state(batch.outbox),
-        format_age(batch.parked_at, SYSTEM_CLOCK.time()),
-        batch.reason,
-    )
+def _get_reply_state(batch: "ParkedBatch") -> str | None:
+    return None if batch.outbox is None else get_outbox_state(batch.outbox)
+
+
+def _to_json(batch: "ParkedBatch", view: ViewOptions) -> dict[str, Any]:
+    return {
+        "parked": batch.parked_id,
+        "conversation": view.format_id(batch.key.conversation_id),
+        "reason": batch.reason,
+        "parked_at": batch.parked_at,
+        "messages": [format_body(staged) for staged in batch.staged],
+        "reply": _get_reply_state(batch),
+    }
 
 
 # -- decisions
@@ -138,7 +139,7 @@ def _decide(decision: Decision, parked_id: str, view: ViewOptions, *, yes: bool)
                 f"there is no parked batch {parked_id!r}: see `holdfast chat parked`"
             ) from None
     text = f"{batch.parked_id}: {_RESULTS[decision]}"
-    print_either(view.as_json, formatting.parked_to_json(batch, view.full), text)
+    print_either(view.as_json, _to_json(batch, view), text)
 
 
 def _decide_all(decision: Decision, reason: str, view: ViewOptions, *, yes: bool) -> None:

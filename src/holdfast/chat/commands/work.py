@@ -15,15 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.chat.model import Channel
-from holdfast.cli.arguments import make_concurrency_option, make_duration_option
+from holdfast.cli.arguments import make_concurrency_option
 from holdfast.cli.errors import UsageError
-from holdfast.cli.foreground import (
-    LEFT_TO_EXPIRE,
-    ForegroundRunner,
-    Runnable,
-    ServiceOptions,
-    show_status_line,
-)
+from holdfast.cli.foreground import LEFT_TO_EXPIRE, Runnable, ServiceOptions
 from holdfast.cli.live_view import EventCounts
 from holdfast.errors import QueueUnavailable, StoreUnavailable
 from holdfast.events import Events, PollFailed
@@ -44,10 +38,7 @@ _IDLE_POLLS = 2  # for a moment, no queue counts a batch that is being processed
 
 def work(
     channel: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="whatsapp|sms|email", help="Handle only this channel; may be repeated."
-        ),
+        list[str] | None, "whatsapp|sms|email", "Handle only this channel; may be repeated."
     ] = None,
     inbound: Annotated[
         bool | None,
@@ -62,14 +53,10 @@ def work(
     ] = 4,
     drain: Annotated[
         float | None,
-        make_duration_option(
-            "Time for running batches to finish after Ctrl-C.",
-            show_default="the timeouts of writer and sender",
-        ),
+        "Time for running batches to finish after Ctrl-C; by default the timeouts of writer "
+        "and sender.",
     ] = None,
-    until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="Exit when no message waits for a reply.")
-    ] = False,
+    until_idle: Annotated[bool, "Exit when no message waits for a reply."] = False,
     *,
     service: ServiceOptions,
 ) -> None:
@@ -85,16 +72,12 @@ def work(
             drain = _compute_drain(app.settings.policy)
         queues = _collect_queues(app, channels, inbound)
         workers = [_build_worker(app, *each, concurrency, drain) for each in queues.items()]
-        name = f"chat {' '.join(channels)}"
-        status = service.choose_status(events, lambda: show_status_line(name, counts))
         chat = ChatWorkers(app, workers, list(queues) if until_idle else [], counts, events)
         runnable = Runnable(
             chat.run, chat.stop, chat.stop_now, lambda: counts.running, LEFT_TO_EXPIRE
         )
-        runner = ForegroundRunner(runnable, status, drain)
-        with service.sample_queues(queues, events):
-            report = runner.run()
-    service.report(runner, report)
+        name = f"chat {' '.join(channels)}"
+        service.run(runnable, list(queues), events, lambda: counts.show(name), drain)
 
 
 def _collect_queues(

@@ -9,10 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from holdfast.cli.console import info, strip_control_characters
-from holdfast.cli.formatting import format_bytes, format_duration
 from holdfast.cli.live_view import LiveStatus, LiveView, Rate, join_texts
 from holdfast.events import Event
 from holdfast.exports.errors import JobNotFound, StoreUnavailable
@@ -20,6 +19,7 @@ from holdfast.exports.events import JobFinished, TaskCompleted
 from holdfast.exports.model import JobState
 from holdfast.exports.ports import JobStateRepository
 from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.text import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from holdfast.exports.pool.ports import WorkerInfo
 
 _DRAW_SECONDS = 0.25
-_LINE_SECONDS = 10.0
 _MAX_NAME = 48
 _READ_SECONDS = 1.0  # between two reads of the store
 _MAX_JOBS = 8  # that are read and shown
@@ -216,22 +215,14 @@ def _make_text(text: str, style: str = "") -> "Text":
 class PlainLines(LiveStatus):
     """Progress for a file or a pipe: a line every ten seconds if something changed."""
 
-    draw_seconds = 0.1
+    draw_seconds = 10.0
 
     def __init__(self, monitor: ExportMonitor) -> None:
         self._monitor = monitor
         self._last_line = ""
-        self._next_line_at = 0.0
-
-    def __enter__(self) -> Self:
-        self._next_line_at = SYSTEM_CLOCK.monotonic() + _LINE_SECONDS
-        return self
 
     def draw(self) -> None:
-        """Write a line if ten seconds have passed."""
-        if SYSTEM_CLOCK.monotonic() < self._next_line_at:
-            return
-        self._next_line_at += _LINE_SECONDS
+        """Write a line for each job that has changed."""
         for job in self._monitor.jobs():
             line = "  ".join(text for text, _ in _describe_job(job) if text)
             if line != self._last_line:

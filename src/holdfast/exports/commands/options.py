@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.arguments import parse_size
 from holdfast.cli.errors import UsageError
-from holdfast.cli.formatting import parse_size
 from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.exports.file_names import find_store_in_folder
 from holdfast.urls import TARGETS, parse_url
@@ -18,22 +18,12 @@ if TYPE_CHECKING:
 
 STORE_VARIABLE = "HOLDFAST_JOBS"
 
-To = Annotated[
-    str,
-    typer.Option(
-        "--to",
-        metavar="TARGET",
-        help="Where files are stored: a folder, or s3://BUCKET/PREFIX.",
-    ),
-]
+To = Annotated[str, "TARGET", "Where files are stored: a folder, or s3://BUCKET/PREFIX."]
 Store = Annotated[
     str | None,
-    typer.Option(
-        "--jobs",
-        metavar="STORE",
-        help="Where jobs are stored: a file (jobs.db), or dynamodb:PREFIX for the tables "
-        f"PREFIXExportJobs and PREFIXExportTasks. Also {STORE_VARIABLE}.",
-    ),
+    "STORE",
+    "Where jobs are stored: a file (jobs.db), or dynamodb:PREFIX for the tables "
+    f"PREFIXExportJobs and PREFIXExportTasks. Also {STORE_VARIABLE}.",
 ]
 
 
@@ -41,37 +31,21 @@ Store = Annotated[
 class DownloadOptions:
     """The options of commands that download. Each may also come from the environment."""
 
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes (4, or WORKER_POOL_SIZE).")
-    ] = None
-    downloads: Annotated[
-        int | None, typer.Option(min=1, help="Simultaneous downloads in each worker (4).")
-    ] = None
-    per_host: Annotated[
-        int | None, typer.Option(min=1, help="Connections to one host, in total (16).")
-    ] = None
-    allow_private: Annotated[
-        bool,
-        typer.Option(
-            "--allow-private", help="Allow downloads from private and loopback addresses."
-        ),
-    ] = False
+    workers: Annotated[int | None, "Worker processes (4, or WORKER_POOL_SIZE)."] = None
+    downloads: Annotated[int | None, "Simultaneous downloads in each worker (4)."] = None
+    per_host: Annotated[int | None, "Connections to one host, in total (16)."] = None
+    allow_private: Annotated[bool, "Allow downloads from private and loopback addresses."] = (
+        False
+    )
     allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="HOST[:PORT]", help="Allow downloads from this host even if private."
-        ),
+        list[str] | None, "HOST[:PORT]", "Allow downloads from this host even if private."
     ] = None
     max_size: Annotated[
         int | None,
         typer.Option(parser=parse_size, metavar="SIZE", help="Maximum size of a file."),
     ] = None
-    attempts: Annotated[
-        int | None, typer.Option(min=1, help="Attempts of one download before it fails (5).")
-    ] = None
-    durable: Annotated[
-        bool, typer.Option("--durable", help="Sync each file, so that it survives a power cut.")
-    ] = False
+    attempts: Annotated[int | None, "Attempts of one download before it fails (5)."] = None
+    durable: Annotated[bool, "Sync each file, so that it survives a power cut."] = False
 
     def resolve_settings(self) -> "ExportSettings":
         """Return the settings: options win over the environment. Raises ConfigError."""

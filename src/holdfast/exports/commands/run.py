@@ -25,7 +25,6 @@ from holdfast.cli.console import (
 )
 from holdfast.cli.errors import ExitCode
 from holdfast.cli.foreground import ForegroundRunner, Runnable
-from holdfast.cli.formatting import format_bytes, format_duration
 from holdfast.events import Event as DomainEvent
 from holdfast.events import Events, Subscriber
 from holdfast.exports import events as job_events
@@ -42,6 +41,7 @@ from holdfast.exports.commands.options import (
 from holdfast.exports.file_names import OWN_FOLDER, find_store_in_folder
 from holdfast.exports.model import ExportJob, ExportTask, JobStatus
 from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.text import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from holdfast.cli.live_view import LiveStatus
