@@ -105,8 +105,7 @@ class CommandTable(Mapping[str, Any]):
 def _read_help(place: str) -> str:
     """Return the docstring of a command from the source of its module, without an import."""
     module, _, name = place.partition(":")
-    spec = find_spec(module)
-    assert spec is not None and spec.origin is not None
+    spec: Any = find_spec(module)
     source = Path(spec.origin).read_text()
     found = re.search(rf'^def {name}\(.*?"""(.*?)"""', source, re.DOTALL | re.MULTILINE)
     return found[1] if found else ""

@@ -127,22 +127,17 @@ class ExportRun:
             # stalled.
             self.jobs.note_progress(self.job.job_id)
         started = SYSTEM_CLOCK.monotonic()
-        runner = self._make_runner()
-        # The imported modules live to the end. Without them, each collection is short, and so
-        # is the last one, for which the command would keep its caller waiting.
-        gc.freeze()
-        self.job = runner.run()
-        self.signal = 0 if self.job.terminal else runner.first_signal
+        self._run_engine()
         self.seconds = SYSTEM_CLOCK.monotonic() - started
 
-    def _make_runner(self) -> ForegroundRunner[ExportJob]:
+    def _run_engine(self) -> None:
         from holdfast.exports.building import build_export_engine
         from holdfast.exports.heartbeat_settings import read_heartbeat_settings
         from holdfast.telemetry.logging import make_line_log
 
         style: Literal["plain", "text"] = "plain" if is_terminal() else "text"
         log = make_line_log(info, style, min_level=logging.WARNING)
-        events = Events(self._count, _report_exceptions(log))
+        events = Events(_report_exceptions(log))
         engine = build_export_engine(
             self.jobs,
             self.to,
@@ -166,17 +161,19 @@ class ExportRun:
                 )
 
         runnable = Runnable(run, leave.set, lost.set, monitor.count_running)
-        return ForegroundRunner(runnable, status, self.settings.drain_seconds)
+        runner = ForegroundRunner(runnable, status, self.settings.drain_seconds)
+        # The imported modules live to the end. Without them, each collection is short, and so
+        # is the last one, for which the command would keep its caller waiting.
+        gc.freeze()
+        self.job = runner.run()
+        self.bytes = monitor.count_bytes(self.job.job_id)
+        self.signal = 0 if self.job.terminal else runner.first_signal
 
     def _limit_workers(self) -> "ExportSettings":
         """Return the settings with at most one worker for each file."""
         files = len(self.plan.request.tasks or ())
         workers = max(1, min(self.settings.worker_pool_size, files))
         return self.settings.model_copy(update={"worker_pool_size": workers})
-
-    def _count(self, event: DomainEvent) -> None:
-        if isinstance(event, job_events.TaskCompleted):
-            self.bytes += event.bytes_processed
 
     @property
     def exit_code(self) -> int:
@@ -211,10 +208,8 @@ class ExportRun:
     def _summarize(self) -> str:
         state = self.job.state
         failed = f", {state.failed_tasks:,} failed" if state.failed_tasks else ""
-        return (
-            f"{state.completed_tasks:,} of {state.total_tasks:,} done{failed}; "
-            f"{format_bytes(self.bytes)} in {format_duration(self.seconds)}"
-        )
+        done = f"{state.completed_tasks:,} of {state.total_tasks:,} done{failed}"
+        return f"{done}; {format_bytes(self.bytes)} in {format_duration(self.seconds)}"
 
     def _print_failures(self, failures: list[ExportTask]) -> None:
         error, more = self.job.error, self.job.state.failed_tasks - _MAX_FAILURES
