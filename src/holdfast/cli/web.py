@@ -124,7 +124,10 @@ class WebOptions:
 
 def web(queues: Queues = None, *, options: WebOptions) -> None:
     """Show queues, jobs and conversations in a browser."""
-    urls = queues or _find_default_queues(options)
+    urls = queues or []
+    # A store can be shown without a queue.
+    if not urls and (os.environ.get(QUEUE_VARIABLE) or not (options.jobs or options.chat)):
+        urls = [resolve_queue()]
     for url in urls:
         parse_url(url, QUEUES)  # a mistyped URL is reported now and not by a page
     if options.chat is not None:
@@ -139,10 +142,3 @@ def web(queues: Queues = None, *, options: WebOptions) -> None:
         info(f"the console is at {options.format_url(listener)} ({mode}; Ctrl-C ends it)")
         logging.basicConfig(format="%(asctime)s %(message)s")
         make_server(app).run(sockets=[listener])
-
-
-def _find_default_queues(options: WebOptions) -> list[str]:
-    """Return the queue of the environment, or none if a store is shown without a queue."""
-    if not os.environ.get(QUEUE_VARIABLE) and (options.jobs or options.chat):
-        return []
-    return [resolve_queue()]

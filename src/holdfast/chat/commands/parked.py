@@ -20,7 +20,6 @@ from holdfast.text import format_age, format_count
 
 if TYPE_CHECKING:
     from holdfast.chat.model import ParkedBatch
-    from holdfast.chat.operator import Operator
     from holdfast.chat.ports import ConversationStore
 
 Decision = Literal["retry", "sent", "drop"]
@@ -121,11 +120,6 @@ def _to_json(batch: "ParkedBatch", view: ViewOptions) -> dict[str, Any]:
 # -- decisions
 
 
-def _choose(operator: "Operator", decision: Decision) -> "Callable[[str], ParkedBatch]":
-    actions = {"retry": operator.retry, "sent": operator.sent, "drop": operator.drop}
-    return actions[decision]
-
-
 def _decide(decision: Decision, parked_id: str, view: ViewOptions, *, yes: bool) -> None:
     with open_chat() as app:
         batches = app.store.parked()
@@ -133,7 +127,7 @@ def _decide(decision: Decision, parked_id: str, view: ViewOptions, *, yes: bool)
         if decision == "drop" and not yes:
             confirm(_QUESTIONS[decision].format(batches="these messages"))
         try:
-            batch = _choose(app.operator, decision)(parked_id)
+            batch = getattr(app.operator, decision)(parked_id)
         except ParkedNotFound:
             raise NotFound(
                 f"there is no parked batch {parked_id!r}: see `holdfast chat parked`"
@@ -158,7 +152,7 @@ def _decide_all(decision: Decision, reason: str, view: ViewOptions, *, yes: bool
         counts: Counter[str] = Counter()
         problems: dict[str, str] = {}
         try:
-            _apply(_choose(app.operator, decision), batches, counts, problems)
+            _apply(getattr(app.operator, decision), batches, counts, problems)
         finally:
             skipped = len(chosen) - len(batches) + counts["gone"]
             result = {decision: counts["done"], "skipped": skipped, "failed": problems}

@@ -159,15 +159,14 @@ def _find_replies(
 ) -> "list[HistoryMessage]":
     """Return the replies to batches that hold one of the messages."""
     history = app.store.history(key, limit=_MAX_HISTORY)
-    batches = {message.seq for message in history if _asks(message, sids)}
+    batches = {
+        message.seq
+        for message in history
+        if message.role == "user"
+        and not sids.isdisjoint([message.message_sid, *message.details.get("sids", ())])
+    }
     return [
         message
         for message in history
         if message.role == "assistant" and message.seq - 1 in batches
     ]
-
-
-def _asks(message: "HistoryMessage", sids: set[str]) -> bool:
-    """Return whether the message is a batch with one of the messages."""
-    own = [message.message_sid, *message.details.get("sids", ())]
-    return message.role == "user" and not sids.isdisjoint(own)
