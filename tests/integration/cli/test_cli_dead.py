@@ -4,7 +4,6 @@ import fcntl
 import os
 import pty
 import time
-from pathlib import Path
 
 import pytest
 
@@ -13,13 +12,6 @@ from holdfast.queues.files import names
 from support.cli.commands import Cli, eventually, read_terminal, require_one_line, start
 
 SHOWN_AFTER_SECONDS = 0.6  # longer than the progress bar waits before it appears
-
-
-@pytest.fixture
-def cli(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Cli:
-    return Cli(tmp_path, capsys, monkeypatch)
 
 
 @pytest.fixture(autouse=True)
@@ -114,11 +106,6 @@ def test_a_dead_letter_is_dropped(cli: Cli) -> None:
     assert cli("dead", "drop", "enrich", "d0", "--yes").out == "dropped 1\n"
     assert counts(cli) == (1, 2)
     assert cli("explain", "enrich", "d0").code == 1
-
-
-def test_a_pending_message_cannot_be_dropped(cli: Cli) -> None:
-    assert cli("dead", "drop", "enrich", "alive", "--yes").code == 1
-    assert counts(cli) == (1, 3)
 
 
 @pytest.mark.parametrize("words", [["redrive", "enrich"], ["drop", "enrich", "--yes"]])

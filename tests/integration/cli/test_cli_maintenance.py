@@ -3,17 +3,8 @@
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from holdfast import AnyMessage, open_queue
 from support.cli.commands import Cli, clean_env, command, drop_privileges, require_one_line
-
-
-@pytest.fixture
-def cli(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Cli:
-    return Cli(tmp_path, capsys, monkeypatch)
 
 
 def test_purge_removes_only_what_was_completed_long_ago(cli: Cli) -> None:

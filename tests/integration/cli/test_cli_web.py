@@ -15,13 +15,6 @@ from holdfast.cli.web import WebOptions
 from support.cli.commands import Cli, require_one_line
 
 
-@pytest.fixture
-def cli(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Cli:
-    return Cli(tmp_path, capsys, monkeypatch)
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
