@@ -1,21 +1,14 @@
 """`holdfast cancel`: stop messages that wait or run."""
 
-import os
-import pty
 import re
-import subprocess
-from pathlib import Path
 
 import pytest
 
 from holdfast import AnyMessage, LeaseLost, open_queue
 from support.cli.commands import (
-    WAIT_TIMEOUT_SECONDS,
     Cli,
-    clean_env,
-    command,
+    OnTerminal,
     eventually,
-    read_terminal,
     require_one_line,
     start,
 )
@@ -99,27 +92,13 @@ def fail_all(url: str, reason: str = "broken") -> None:
             queue.dead_letter(messages[0], reason)
 
 
-def show_on_terminal(folder: Path, *words: str) -> str:
-    """Return what a terminal of 80 columns shows, without its control sequences."""
-    terminal, other_end = pty.openpty()
-    process = subprocess.Popen(
-        command(*words),
-        cwd=folder,
-        env=clean_env(COLUMNS="80", TERM="xterm"),
-        stdin=subprocess.DEVNULL,
-        stdout=other_end,
-    )
-    os.close(other_end)
-    shown = read_terminal(terminal)
-    assert process.wait(WAIT_TIMEOUT_SECONDS) == 0
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
-
-
 @pytest.mark.parametrize("message_id", [FIRST, "order-" + "7" * 60, "x" * 200])
 def test_a_table_never_cuts_an_id_or_a_reason(cli: Cli, message_id: str) -> None:
     push("enrich", message_id)
     fail_all("enrich", LONG_REASON)
-    shown = show_on_terminal(cli.folder, "dead", "list", "enrich")
+    words = ("dead", "list", "enrich")
+    terminal = OnTerminal(cli.folder, *words, stream="stdout", COLUMNS="80")
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.read().decode())
     assert message_id in shown
     assert "…" not in shown
     words = shown.replace(message_id, " ").split()

@@ -1,8 +1,6 @@
 """`holdfast status`, `list`, `show`, `explain`: their output for users and scripts."""
 
 import json
-import os
-import pty
 import signal
 import subprocess
 from datetime import datetime
@@ -15,10 +13,10 @@ from holdfast import AnyMessage, open_queue
 from holdfast.queue.message import get_lease
 from support.cli.commands import (
     Cli,
+    OnTerminal,
     clean_env,
     command,
     eventually,
-    read_terminal,
     require_one_line,
     start,
 )
@@ -398,11 +396,9 @@ def test_a_condition_that_cannot_be_understood_is_refused(
 def test_a_long_search_shows_a_progress_bar_on_a_terminal(cli: Cli) -> None:
     with open_queue("enrich") as queue:  # large bodies take long to read
         queue.push_many(AnyMessage(id=f"m{n}", rows=[[0]] * 150_000) for n in range(12))
-    terminal, other_end = pty.openpty()
     words = ("list", "enrich", "--where", "id=m3", "--json")
-    searching = start(cli.folder, *words, stderr=other_end)
-    os.close(other_end)
-    shown = read_terminal(terminal)
-    assert b'"m3"' in searching.communicate(timeout=60)[0]
+    searching = OnTerminal(cli.folder, *words)
+    shown = searching.read()
+    assert b'"m3"' in searching.process.communicate(timeout=60)[0]
     assert b"searching" in shown
     assert b"/12" in shown

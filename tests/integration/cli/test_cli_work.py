@@ -1,8 +1,6 @@
 """`holdfast work`: real processes, real signals."""
 
 import json
-import os
-import pty
 import re
 import signal
 import subprocess
@@ -16,10 +14,8 @@ import pytest
 from holdfast import AnyMessage, MessageState, open_queue
 from support.cli.commands import (
     WAIT_TIMEOUT_SECONDS,
-    clean_env,
-    command,
+    OnTerminal,
     eventually,
-    read_terminal,
     real,
     require_one_line,
     start,
@@ -295,21 +291,12 @@ def test_a_terminal_shows_warnings_as_plain_lines_and_what_ctrl_c_does_next(
     place: WorkFolder,
 ) -> None:
     place.push("a", "b")
-    terminal, other_end = pty.openpty()
-    worker = subprocess.Popen(
-        command("work", place.url, "tasks:fail", "--drain=1s"),
-        cwd=place.folder,
-        env=clean_env(COLUMNS="120", TERM="xterm"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=other_end,
-    )
-    os.close(other_end)
+    terminal = OnTerminal(place.folder, "work", place.url, "tasks:fail", "--drain=1s")
     eventually(lambda: all(place.queue.find(name)[0].past for name in ("a", "b")))
     time.sleep(0.3)  # two drawings of the live line
-    worker.send_signal(signal.SIGINT)
-    shown = read_terminal(terminal)
-    assert worker.wait(WAIT_TIMEOUT_SECONDS) == 0
+    terminal.process.send_signal(signal.SIGINT)
+    shown = terminal.read()
+    assert terminal.process.wait(WAIT_TIMEOUT_SECONDS) == 0
     assert b"retried a: ValueError" in shown
     assert b"event=" not in shown
     before, _, after = shown.partition(b"draining:")
@@ -349,15 +336,10 @@ def test_tracebacks_can_be_turned_off(place: WorkFolder) -> None:
 def test_a_terminal_shows_the_traceback_and_the_command(place: WorkFolder) -> None:
     """And does not break the command into lines that cannot be copied."""
     place.push("a")
-    terminal, inside = pty.openpty()
-    worker = start(
-        place.folder, "work", place.url, "tasks:fail", "--max-attempts=1", "--until-empty",
-        stderr=inside, env=clean_env(COLUMNS="40"),
-    )  # fmt: skip
-    os.close(inside)
-    shown = read_terminal(terminal).decode().replace("\r\n", "\n")
-    worker.communicate()
-    assert worker.returncode == 0
+    words = ("work", place.url, "tasks:fail", "--max-attempts=1", "--until-empty")
+    terminal = OnTerminal(place.folder, *words, COLUMNS="40")
+    shown = terminal.read().decode().replace("\r\n", "\n")
+    assert terminal.process.wait(WAIT_TIMEOUT_SECONDS) == 0
     tasks = place.folder / "tasks.py"
     expected = rf"""dead lettered a: failed once, last: ValueError \(attempt 1\)
     Traceback \(most recent call last\):

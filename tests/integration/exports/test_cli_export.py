@@ -4,14 +4,9 @@ JB-15, JB-16, JB-28 (going on after a death), JB-34 (names), JB-35, I-JB-13 (can
 """
 
 import json
-import os
-import pty
 import re
-import select
 import signal
 import sqlite3
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,12 +21,11 @@ from holdfast.text import format_bytes
 from support.cli.commands import (
     WAIT_TIMEOUT_SECONDS,
     Cli,
+    OnTerminal,
     Ran,
-    command,
     eventually,
     require_one_line,
 )
-from support.cli.commands import clean_env as environment
 from support.cli.export_folder import (
     CANARY,
     NO_AWS,
@@ -352,48 +346,18 @@ def test_the_live_view_shows_names_cleaned_and_no_query(place: ExportCli) -> Non
     place.serve(slow=("slow",))
     entry = {"url": place.make_url("slow"), "key": "[red]big\u200b.bin"}
     (place.folder / "urls.txt").write_text(json.dumps(entry))
-    terminal, other_end = pty.openpty()
-    process = start_on(other_end, place)
+    words = place.make_arguments("run", "urls.txt", "--to", "out")
+    terminal = OnTerminal(place.folder, *words, **NO_AWS)
     try:
-        seen = read_terminal(terminal, b"[red]big\\u200b.bin", b"0 of 1")
+        terminal.read(b"[red]big\\u200b.bin", b"0 of 1")
         place.open()
-        seen += read_terminal(terminal)
-        assert process.wait(WAIT_TIMEOUT_SECONDS) == 0
+        seen = terminal.read()
+        assert terminal.process.wait(WAIT_TIMEOUT_SECONDS) == 0
     finally:
-        os.close(terminal)
-        process.kill()
-        process.wait()
+        terminal.process.kill()
+        terminal.process.communicate()
     assert b"Ctrl-C drains" in seen
     assert CANARY.encode() not in seen
-
-
-def read_terminal(terminal: int, *words: bytes) -> bytes:
-    """Return what appears until all words did, or without words until the end."""
-    seen, until = b"", time.monotonic() + WAIT_TIMEOUT_SECONDS
-    while not words or not all(word in seen for word in words):
-        readable, _, _ = select.select([terminal], [], [], until - time.monotonic())
-        assert readable, f"it never appeared: {seen!r}"
-        try:
-            seen += os.read(terminal, 4096)
-        except OSError:  # closed
-            assert not words, f"it ended before that appeared: {seen!r}"
-            break
-    return seen
-
-
-def start_on(terminal: int, place: ExportCli) -> "subprocess.Popen[bytes]":
-    words = place.make_arguments("run", "urls.txt", "--to", "out")
-    env = environment(**NO_AWS, COLUMNS="120", TERM="xterm")
-    process = subprocess.Popen(
-        command(*words),
-        cwd=place.folder,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=terminal,
-    )
-    os.close(terminal)
-    return process
 
 
 # -- read-only commands
