@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cache
-from importlib.util import find_spec
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast, get_args
@@ -103,10 +102,13 @@ class CommandTable(Mapping[str, Any]):
 
 
 def _read_help(place: str) -> str:
-    """Return the docstring of a command from the source of its module, without an import."""
+    """Return the docstring of a command from the source of its module, without an import.
+
+    It is empty for `demo` if a product that it shows was deleted.
+    """
     module, _, name = place.partition(":")
-    spec: Any = find_spec(module)
-    source = Path(spec.origin).read_text()
+    path = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
+    source = path.read_text() if path.exists() else ""
     found = re.search(rf'^def {name}\(.*?"""(.*?)"""', source, re.DOTALL | re.MULTILINE)
     return found[1] if found else ""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -30,8 +30,6 @@ from holdfast.urls import find_store_file
 
 if TYPE_CHECKING:
     from holdfast.doctor.checks import CheckResult
-    from holdfast.queue.manager import QueueManager
-    from holdfast.queue.message import AnyMessage
 
 CreateTables = Annotated[bool, "--create", "Create the missing tables."]
 
@@ -42,12 +40,13 @@ _SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red"
 class _Change:
     """A change of messages by their ids.
 
-    `thing` is what the ids name, in one of the `states`, and `shown_by` a command that lists
-    them. `alternative` says what may be given in place of ids.
+    `action` is the method of a queue that makes it. `thing` is what the ids name, in one of
+    the `states`, and `shown_by` a command that lists them. `alternative` says what may be
+    given in place of ids.
     """
 
     verb: str
-    action: "Callable[[QueueManager[AnyMessage], str], int]"
+    action: Literal["cancel", "redrive", "drop"]
     thing: str = "dead letter"
     shown_by: str = "holdfast dead list"
     states: tuple[str, ...] = ("failed",)
@@ -71,7 +70,8 @@ class _Change:
             if question is not None:
                 name = strip_control_characters(manager.name)
                 confirm(question.format(count=format_count(len(ids), self.thing), queue=name))
-            counts = {message_id: self.action(manager, message_id) for message_id in ids}
+            change: Callable[[str], int] = getattr(manager, self.action)
+            counts = {message_id: change(message_id) for message_id in ids}
         missing = [message_id for message_id, count in counts.items() if not count]
         self.print_count(sum(counts.values()), missing, as_json)
         if missing:
@@ -84,18 +84,10 @@ class _Change:
 
 
 _CANCEL = _Change(
-    "cancelled",
-    lambda manager, message_id: manager.cancel(message_id),
-    "waiting or leased message",
-    "holdfast list",
-    ("pending", "leased"),
+    "cancelled", "cancel", "waiting or leased message", "holdfast list", ("pending", "leased")
 )
-_REDRIVE = _Change(
-    "redriven",
-    lambda manager, message_id: manager.redrive(message_id),
-    alternative=", or --all",
-)
-_DROP = _Change("dropped", lambda manager, message_id: manager.drop(message_id))
+_REDRIVE = _Change("redriven", "redrive", alternative=", or --all")
+_DROP = _Change("dropped", "drop")
 
 
 def cancel(words: QueueAndId = None, as_json: AsJson = False) -> None:

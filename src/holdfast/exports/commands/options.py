@@ -1,7 +1,7 @@
 """Options that several export commands share: target, job store, downloads."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,40 +29,43 @@ Store = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class DownloadOptions:
-    """The options of commands that download. Each may also come from the environment."""
+    """The options of commands that download, by the names of the settings.
 
-    workers: Annotated[int | None, "Worker processes (4, or WORKER_POOL_SIZE)."] = None
+    Each may also come from the environment.
+    """
+
+    worker_pool_size: Annotated[
+        int | None, "--workers", "Worker processes (4, or WORKER_POOL_SIZE)."
+    ] = None
     downloads: Annotated[int | None, "Simultaneous downloads in each worker (4)."] = None
     per_host: Annotated[int | None, "Connections to one host, in total (16)."] = None
     allow_private: Annotated[bool, "Allow downloads from private and loopback addresses."] = (
         False
     )
-    allow_host: Annotated[
-        list[str] | None, "HOST[:PORT]", "Allow downloads from this host even if private."
+    allow_hosts: Annotated[
+        list[str] | None,
+        "--allow-host",
+        "HOST[:PORT]",
+        "Allow downloads from this host even if private.",
     ] = None
-    max_size: Annotated[
+    max_bytes: Annotated[
         int | None,
-        typer.Option(parser=parse_size, metavar="SIZE", help="Maximum size of a file."),
+        typer.Option(
+            "--max-size", parser=parse_size, metavar="SIZE", help="Maximum size of a file."
+        ),
     ] = None
-    attempts: Annotated[int | None, "Attempts of one download before it fails (5)."] = None
+    download_attempts: Annotated[
+        int | None, "--attempts", "Attempts of one download before it fails (5)."
+    ] = None
     durable: Annotated[bool, "Sync each file, so that it survives a power cut."] = False
 
     def resolve_settings(self) -> "ExportSettings":
         """Return the settings: options win over the environment. Raises ConfigError."""
         from holdfast.exports.settings import read_export_settings
 
-        given = {
-            "worker_pool_size": self.workers,
-            "downloads": self.downloads,
-            "per_host": self.per_host,
-            "allow_private": self.allow_private,
-            "allow_hosts": self.allow_host,
-            "max_bytes": self.max_size,
-            "download_attempts": self.attempts,
-            "durable": self.durable,
-        }
         # A flag that is not given does not mean "no", because the environment may turn it on.
-        return read_export_settings(os.environ, {n: v for n, v in given.items() if v})
+        given = {name: value for name, value in asdict(self).items() if value}
+        return read_export_settings(os.environ, given)
 
 
 def check_target(to: str) -> Path | None:
