@@ -268,13 +268,6 @@ def test_a_queue_name_that_leads_elsewhere_is_refused(cli: Cli, queue: str) -> N
     assert list(cli.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("duration", ["soon", "-5s", "5 parsecs", "inf", "nan", "1e9", "4000d"])
-def test_a_delay_that_is_not_a_duration_is_refused(cli: Cli, duration: str) -> None:
-    ran = cli("push", "enrich", '{"a": 1}', f"--delay={duration}")
-    assert ran.code == 2
-    assert "duration" in require_one_line(ran) or "ten years" in ran.err
-
-
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

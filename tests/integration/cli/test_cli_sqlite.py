@@ -1,7 +1,6 @@
 """`holdfast` on `sqlite:` URLs: every command does what it does on files."""
 
 import sqlite3
-import stat
 from contextlib import closing
 from pathlib import Path
 
@@ -48,36 +47,6 @@ def test_a_message_is_pushed_worked_on_and_purged(cli: Cli) -> None:
     assert counts(cli)["completed"] == 0
 
 
-def test_queues_of_one_database_are_separate(cli: Cli) -> None:
-    for name in ("", "/enrich", "/acme/enrich"):
-        cli("push", f"sqlite:work.db{name}", '{"id": "a"}')
-    assert cli("status", "sqlite:work.db/acme/enrich", "--json").json["queue"] == "acme/enrich"
-    cli("push", "sqlite:work.db/enrich", '{"id": "b"}')
-    assert [counts(cli, f"sqlite:work.db{name}")["ready"] for name in ("", "/enrich")] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["status", "QUEUE"],
-        ["list", "QUEUE"],
-        ["show", "QUEUE", "a"],
-        ["explain", "QUEUE", "a"],
-        ["purge", "QUEUE", "--older-than", "7d"],
-        ["dead", "list", "QUEUE"],
-        ["dead", "show", "QUEUE", "a"],
-        ["dead", "redrive", "QUEUE", "--all"],
-        ["dead", "drop", "QUEUE", "a", "--yes"],
-    ],
-    ids=" ".join,
-)
-def test_read_only_commands_never_create_the_database(cli: Cli, words: list[str]) -> None:
-    ran = cli(*("sqlite:new/nothere.db/q" if word == "QUEUE" else word for word in words))
-    assert ran.code == 3
-    assert "there is no queue at" in require_one_line(ran)
-    assert [path.name for path in cli.folder.iterdir()] == ["tasks.py"]
-
-
 def test_a_missing_queue_of_a_database_is_reported_and_not_created(cli: Cli) -> None:
     cli("push", URL, "{}")
     ran = cli("status", "sqlite:work.db/other")
@@ -102,12 +71,6 @@ def test_a_bad_url_is_one_line_and_code_2(cli: Cli, url: str, complaint: str) ->
     assert ran.code == 2
     assert complaint in require_one_line(ran)
     assert [path.name for path in cli.folder.iterdir()] == ["tasks.py"]
-
-
-def test_a_group_shares_the_database(cli: Cli) -> None:
-    assert cli("push", "sqlite:shared/work.db?access=group", "{}").code == 0
-    assert stat.S_IMODE((cli.folder / "shared/work.db").stat().st_mode) == 0o660
-    assert stat.S_IMODE((cli.folder / "shared").stat().st_mode) == 0o2770
 
 
 # -- exports and conversations

@@ -324,13 +324,6 @@ def test_an_unreachable_server_is_one_line(cli: Cli, sqs: Sqs) -> None:
     assert "perhaps some of the 2 after them" in require_one_line(ran)
 
 
-def test_settings_of_another_kind_of_queue_are_refused_by_name(cli: Cli) -> None:
-    assert "on_nack" in require_one_line(cli("status", "enrich?on_nack=now"))
-    ran = cli("status", "sqs:q?on_nack=sometimes")
-    assert ran.code == 2
-    assert "?on_nack=" in require_one_line(ran)
-
-
 @pytest.mark.requirement("R001-055", "R001-056", "R001-057", "R001-058", "R001-059")
 @pytest.mark.parametrize("kind", ["folder", "sqs"])
 def test_the_seeds_enricher_moves_between_folder_and_sqs_by_one_variable(
