@@ -139,6 +139,7 @@ def run_without(folder: Path, extras: list[str], words: tuple[str, ...], env: An
     return real(folder, *words, env={**env, "PYTHONPATH": str(folder)})
 
 
+@pytest.mark.requirement("R001-049")
 @pytest.mark.parametrize(
     ("extra", "words", "env"), NEEDS, ids=[" ".join(words) for _, words, _ in NEEDS]
 )
