@@ -11,7 +11,7 @@ PRODUCT = Product(
         "work": ("holdfast.chat.commands.work:work", "Work"),
         "show": ("holdfast.chat.commands.inspect:show", "Inspect"),
         "outbox": ("holdfast.chat.commands.inspect:outbox", "Inspect"),
-        "parked": ("holdfast.chat.commands.parked:parked", "Operate"),
+        "parked": ("holdfast.chat.commands.maintenance:parked", "Operate"),
         "assign": ("holdfast.chat.commands.maintenance:assign", "Operate"),
         "sweep": ("holdfast.chat.commands.maintenance:sweep", "Maintain"),
         "tables": ("holdfast.chat.commands.maintenance:tables", "Maintain"),

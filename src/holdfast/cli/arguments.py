@@ -1,8 +1,9 @@
-"""Arguments and options that several commands share: the queue, `--json`, durations."""
+"""Arguments and options that several commands share: the queue, ids, durations, sizes."""
 
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -10,16 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 
 import typer
 
+from holdfast import durations
 from holdfast.cli.console import info
 from holdfast.cli.errors import UsageError
-from holdfast.cli.formatting import parse_duration
 from holdfast.urls import QUEUES, parse_url
 from holdfast.variables import QUEUE_VARIABLE, find_misspelt
 
 if TYPE_CHECKING:
     from holdfast.queue.manager import QueueManager
     from holdfast.queue.message import AnyMessage
-    from holdfast.worker.worker import Prefetch
 
 QUEUE_HELP = (
     "The queue: a name (enrich, acme/enrich), a path (./work/acme/enrich) or a URL "
@@ -34,19 +34,15 @@ MAX_COUNT = 1_000_000_000  # far more than is ever shown, and every store accept
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Queue = Annotated[str | None, typer.Argument(metavar="QUEUE", help=QUEUE_HELP)]
+Queues = Annotated[list[str] | None, typer.Argument(metavar="QUEUE...", help=QUEUE_HELP)]
 QueueAndId = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="QUEUE ID", help=f"{QUEUE_HELP} Then the message's id, or the beginning of it."
     ),
 ]
-WithBody = Annotated[bool, typer.Option("--body", help="Show the messages too.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-
-
-def make_duration_option(text: str, **more: Any) -> Any:
-    """Return an option for a duration."""
-    return typer.Option(parser=parse_duration, metavar="DURATION", help=text, **more)
+WithBody = Annotated[bool, "--body", "Show the messages too."]
+Yes = Annotated[bool, "--yes", "-y", "Do not ask for confirmation."]
 
 
 def make_concurrency_option(text: str) -> Any:
@@ -58,19 +54,18 @@ def make_concurrency_option(text: str) -> Any:
     return typer.Option("--concurrency", "-c", min=1, max=1024, help=text)
 
 
-PREFETCH = typer.Option(
-    metavar="auto|COUNT",
-    help="Messages claimed before they can be started, if handlers are fast; 0 for none.",
-)
+def parse_choice(
+    option: str, given: str, choices: type[E], normalize: Callable[[str], str] = str
+) -> E:
+    """Return the member with that value. Raises UsageError with the valid values."""
+    try:
+        return choices(normalize(given))
+    except ValueError:
+        valid = ", ".join(choice.value for choice in choices)
+        raise UsageError(f"{option} must be one of {valid}; got {given!r}") from None
 
 
-def parse_prefetch(text: str) -> "Prefetch":
-    """Return the value of --prefetch. Raises UsageError if it is no number of messages."""
-    if text == "auto":
-        return "auto"
-    if text.isascii() and text.isdecimal():
-        return int(text)
-    raise UsageError(f"--prefetch must be auto, or 0 or more messages; got {text!r}")
+# -- queues
 
 
 def split_queue_and_rest(words: Sequence[str] | None, min_rest: int) -> tuple[str, list[str]]:
@@ -104,17 +99,6 @@ def resolve_queue(given: str | None = None) -> str:
         return queue
     hints = [f"name it first, as in `holdfast status enrich`, or set {QUEUE_VARIABLE}"]
     raise UsageError("no queue is given: " + "; ".join(hints + find_misspelt(os.environ)))
-
-
-def parse_choice(
-    option: str, given: str, choices: type[E], normalize: Callable[[str], str] = str
-) -> E:
-    """Return the member with that value. Raises UsageError with the valid values."""
-    try:
-        return choices(normalize(given))
-    except ValueError:
-        valid = ", ".join(choice.value for choice in choices)
-        raise UsageError(f"{option} must be one of {valid}; got {given!r}") from None
 
 
 def open_manager(queue: str | None) -> "QueueManager[AnyMessage]":
@@ -152,6 +136,86 @@ def _refuse_memory(url: str) -> None:
         )
 
 
+def is_service(manager: "QueueManager[AnyMessage]") -> bool:
+    """Return whether the queue is a remote service (SQS), which cannot be searched."""
+    return "find" not in manager.capabilities
+
+
+def to_limit(limit: int) -> int:
+    """Return the limit, or a number above every queue's length for 0."""
+    return limit or 2**62
+
+
+# -- ids, which may be cut to their beginning
+
+_MAX_CANDIDATES = 5  # that an error names
+_GENERATED = re.compile(r"[0-9a-f]{32}")  # the id of a message that was pushed without one
+_PREFIX = re.compile(r"[0-9a-f]{4,31}")  # long enough to mean such an id
+
+
+def complete_id(given: str, known: Iterable[str]) -> str:
+    """Return the only known id that begins with `given`, or `given` if there is none.
+
+    An id that is written in full comes before longer ones. Raises UsageError with the
+    candidates if there are several.
+    """
+    matches: set[str] = set()
+    for known_id in known if given else ():
+        if known_id == given:
+            return given
+        if known_id.startswith(given):
+            matches.add(known_id)
+    if len(matches) > 1:
+        shown = ", ".join(sorted(matches)[:_MAX_CANDIDATES])
+        more = ", …" if len(matches) > _MAX_CANDIDATES else ""
+        raise UsageError(
+            f"{given!r} is the beginning of {len(matches):,} ids ({shown}{more}): write more "
+            "of it"
+        )
+    return matches.pop() if matches else given
+
+
+def complete_ids_to_change(
+    manager: "QueueManager[AnyMessage]", given: Sequence[str], states: Sequence[str]
+) -> list[str]:
+    """Return the full ids of messages to change. The queue is read only for a prefix.
+
+    Only generated ids are completed, because none of them is the beginning of another. An id
+    such as order-1 may be the beginning of order-10, which must not be changed in its place.
+    """
+    full: dict[str, str] = {}
+    if prefixes := list(filter(_PREFIX.fullmatch, given)):
+        known = list(list_message_ids(manager, states))
+        for prefix in prefixes:
+            possible = (each for each in known if each == prefix or _GENERATED.fullmatch(each))
+            full[prefix] = complete_id(prefix, possible)
+            if full[prefix] != prefix:
+                info(f"{prefix} is {full[prefix]}")
+    return [full.get(message_id, message_id) for message_id in given]
+
+
+def list_message_ids(
+    manager: "QueueManager[AnyMessage]", states: Sequence[str]
+) -> Iterator[str]:
+    """Yield the ids of all messages in these states. A long list shows its progress.
+
+    SQS can list only its dead letters, so it yields no others.
+    """
+    from holdfast.cli.live_view import ProgressMeter
+    from holdfast.queue.manager import MessageState
+
+    with ProgressMeter("searching") as meter:
+        for state in map(MessageState, states):
+            if is_service(manager) and state is not MessageState.FAILED:
+                continue
+            for message in manager.peek(state, to_limit(0)):
+                meter.advance(1)
+                yield message.id
+
+
+# -- files
+
+
 @contextmanager
 def open_input(path: str) -> Iterator[BinaryIO]:
     """Open a file for reading, or standard input for `-`. Raises UsageError."""
@@ -169,11 +233,31 @@ def open_input(path: str) -> Iterator[BinaryIO]:
         yield stream
 
 
-def is_service(manager: "QueueManager[AnyMessage]") -> bool:
-    """Return whether the queue is a remote service (SQS), which cannot be searched."""
-    return "find" not in manager.capabilities
+# -- durations and sizes
+
+_MAX_BYTES = 1 << 63
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
-def to_limit(limit: int) -> int:
-    """Return the limit, or a number above every queue's length for 0."""
-    return limit or 2**62
+def parse_duration(text: str | float) -> float:
+    """Return the seconds in a duration. Raises typer.BadParameter with the valid forms."""
+    try:
+        return durations.parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def parse_size(text: str | int) -> int:
+    """Return the bytes in a size. Raises typer.BadParameter with the valid forms."""
+    if isinstance(text, int):
+        return text
+    match = _SIZE.fullmatch(text.strip())
+    value = 0.0
+    if match is not None:
+        step = 1024 if match[3] else 1000
+        value = float(match[1]) * step ** " kmgt".index(match[2].lower() or " ")
+    if value < 1:
+        raise typer.BadParameter(f"{text!r} is not a size; write 500MB, 2GiB or plain bytes")
+    if value > _MAX_BYTES:
+        raise typer.BadParameter(f"{text!r} is more than 8388608TiB, the maximum of a file")
+    return int(value)

@@ -1,14 +1,16 @@
 """The table of all commands, and groups that import a command only when it is used.
 
-A command imports none of the others, and `holdfast --help` imports no group's commands. So
-no command waits for modules that only other commands need.
+A command imports none of the others, and `holdfast --help` imports no command. So no command
+waits for modules that only other commands need.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from inspect import Parameter, Signature, signature
-from typing import Any, NamedTuple, cast
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, cast, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -22,9 +24,9 @@ _COMMANDS = {
     "push": ("holdfast.cli.push:push", "Work"),
     "work": ("holdfast.cli.work:work", "Work"),
     "web": ("holdfast.cli.web:web", "Inspect"),
-    "top": ("holdfast.cli.top:top", "Inspect"),
-    "queues": ("holdfast.cli.queues:queues", "Inspect"),
-    "status": ("holdfast.cli.inspect:status", "Inspect"),
+    "top": ("holdfast.cli.status:top", "Inspect"),
+    "queues": ("holdfast.cli.status:queues", "Inspect"),
+    "status": ("holdfast.cli.status:status", "Inspect"),
     "list": ("holdfast.cli.inspect:list_", "Inspect"),
     "show": ("holdfast.cli.inspect:show", "Inspect"),
     "explain": ("holdfast.cli.inspect:explain", "Inspect"),
@@ -38,23 +40,6 @@ _DEAD = {
     "show": ("holdfast.cli.inspect:show_dead_letter", None),
     "redrive": ("holdfast.cli.maintenance:redrive", None),
     "drop": ("holdfast.cli.maintenance:drop", None),
-}
-# What `holdfast --help` says of each command, so that it need not import them. It repeats
-# their docstrings, with which a test compares it.
-_HELP = {
-    "push": "Push messages. When this has returned, they cannot be lost.",
-    "work": "Handle messages. Ctrl-C lets running work finish; Ctrl-C again stops now.",
-    "web": "Show queues, jobs and conversations in a browser.",
-    "top": "Show the leases and workers of queues in the terminal, until Ctrl-C.",
-    "queues": "List the queues of a data folder, a database or an AWS account.",
-    "status": "Show how many messages are ready, leased, completed and failed.",
-    "list": "List messages by their state, the fields of their bodies, or their errors.",
-    "show": "Show a message with its body.",
-    "explain": "Show a message's holder, lease, past attempts and last error.",
-    "cancel": "Make waiting or running messages dead letters, and tell their handlers.",
-    "purge": "Remove completed messages, and files that killed processes left behind.",
-    "doctor": "Check queues, stores, products or a worker for problems.",
-    "demo": "Kill workers, let a handler hang, and show that the totals still match.",
 }
 
 
@@ -80,7 +65,7 @@ def _list_groups() -> dict[str, _GroupInfo]:
 class CommandTable(Mapping[str, Any]):
     """The commands of a group, or of `holdfast` itself, for which the name is empty.
 
-    Reading a command returns one that can be listed but not run, if that needs no import.
+    Reading a command of `holdfast` returns one that can be listed but not run.
     """
 
     def __init__(self, group: str) -> None:
@@ -93,7 +78,8 @@ class CommandTable(Mapping[str, Any]):
             raise KeyError(name)
         if not self._groups or name in self._groups:
             return self.load(name)
-        return TyperCommand(name, help=_HELP[name], rich_help_panel=_COMMANDS[name][1])
+        place, panel = self._commands[name]
+        return TyperCommand(name, help=_read_help(place), rich_help_panel=panel)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -115,6 +101,18 @@ class CommandTable(Mapping[str, Any]):
         )
 
 
+def _read_help(place: str) -> str:
+    """Return the docstring of a command from the source of its module, without an import.
+
+    It is empty for `demo` if a product that it shows was deleted.
+    """
+    module, _, name = place.partition(":")
+    path = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
+    source = path.read_text() if path.exists() else ""
+    found = re.search(rf'^def {name}\(.*?"""(.*?)"""', source, re.DOTALL | re.MULTILINE)
+    return found[1] if found else ""
+
+
 def _load_command(name: str, place: str, panel: str | None) -> Any:
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
     function = flatten_options(load_part(place))
@@ -122,10 +120,14 @@ def _load_command(name: str, place: str, panel: str | None) -> Any:
     return typer.main.get_command(app)
 
 
-def flatten_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a function that takes the fields of each dataclass among the parameters.
+# -- options
 
-    So commands that share options share a dataclass, whose fields are options.
+
+def flatten_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a function whose parameters typer understands.
+
+    A dataclass among the parameters is replaced by its fields, so commands that share options
+    share a dataclass. Texts in an annotation declare an option.
     """
     own = signature(function).parameters
     kinds: dict[str, Any] = {
@@ -141,11 +143,38 @@ def flatten_options(function: Callable[..., None]) -> Callable[..., None]:
             given[name] = kind(**{option: given.pop(option) for option in shared[name]})
         function(**given)
 
-    keywords = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in options]
+    keywords = [
+        option.replace(kind=Parameter.KEYWORD_ONLY, annotation=_declare_option(option))
+        for option in options
+    ]
     call.__doc__ = function.__doc__
     call.__signature__ = Signature(keywords)  # type: ignore[attr-defined]  # inspect reads it
-    call.__annotations__ = {option.name: option.annotation for option in options}
+    call.__annotations__ = {option.name: option.annotation for option in keywords}
     return call
+
+
+def _declare_option(option: Parameter) -> Any:
+    """Return the annotation of an option as typer wants it.
+
+    Annotated[str, "--from", "ADDRESS", "The sender."] gives the names, the value's form and
+    the help; only the help is needed. A flag has no --no- form unless its names have one, a
+    float is a duration, and an int is at least 1.
+    """
+    kind, *texts = get_args(option.annotation) or (option.annotation,)
+    if not texts or not all(isinstance(text, str) for text in texts):
+        return option.annotation
+    *given, help_text = texts
+    names = [text for text in given if text.startswith("-")]
+    forms = [text for text in given if text not in names]
+    more: dict[str, Any] = {"metavar": forms[0]} if forms else {}
+    if kind in (float, float | None):
+        from holdfast.cli.arguments import parse_duration
+
+        more = {"parser": parse_duration, "metavar": "DURATION"}
+    elif kind in (int, int | None):
+        more["min"] = 1
+    default_name = f"--{option.name.replace('_', '-')}"
+    return Annotated[kind, typer.Option(*(names or [default_name]), help=help_text, **more)]
 
 
 class _PlainFlags:

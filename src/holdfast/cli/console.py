@@ -7,7 +7,7 @@ printed as plain text.
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +19,7 @@ from holdfast.text import strip_control_characters as strip_control_characters
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 T = TypeVar("T")
 
@@ -87,14 +88,14 @@ def print_list(
     as_json: bool,
     items: Iterable[T],
     to_json: Callable[[T], Any],
-    headings: Sequence[str],
-    to_row: Callable[[T], Sequence[str]],
+    columns: Mapping[str, Callable[[T], str]],
 ) -> None:
-    """Write the items as JSON, or else as a table."""
+    """Write the items as JSON, or else as a table with a cell for each column."""
     if as_json:
         print_json([to_json(item) for item in items])
     else:
-        print_table(headings, [to_row(item) for item in items])
+        rows = [[to_cell(item) for to_cell in columns.values()] for item in items]
+        print_table(list(columns), rows)
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -104,12 +105,10 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         for row in [list(headings), *cleaned]:
             typer.echo("\t".join(row))
         return
-    from rich import box
     from rich.cells import cell_len
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    table = make_table()
     for number, heading in enumerate(headings):
         # The first column holds ids, which are copied into other commands. They stay on one
         # line, and all other text is folded, so nothing is cut.
@@ -121,6 +120,14 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     # If the ids leave no room for the rest, the terminal folds the lines.
     console.width = max(console.width, longest + _MIN_CELL_WIDTH * len(headings))
     console.print(table)
+
+
+def make_table() -> "Table":
+    """Return a rich table in the style of all lists."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
 
 
 def make_console(*, stderr: bool = False) -> "Console":

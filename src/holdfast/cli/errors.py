@@ -45,26 +45,18 @@ class UsageError(HoldfastError):
     """A command cannot be run as it was written."""
 
 
-_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
-    (QueueUnavailable, ExitCode.UNAVAILABLE),
-    (StoreUnavailable, ExitCode.UNAVAILABLE),
-    (UsageError, ExitCode.USAGE),
-    (ConfigError, ExitCode.USAGE),
-    (Unsupported, ExitCode.USAGE),
-    (InvalidName, ExitCode.USAGE),
-    (HandlerNotFound, ExitCode.USAGE),
-    (InputRefused, ExitCode.REFUSED),
-    (InvalidInput, ExitCode.REFUSED),
-    (MalformedMessage, ExitCode.REFUSED),
-    (MessageTooLarge, ExitCode.REFUSED),
-    (HoldfastError, ExitCode.FAILED),
-    (OSError, ExitCode.UNAVAILABLE),
+_CODES: tuple[tuple[tuple[type[BaseException], ...], ExitCode], ...] = (
+    ((QueueUnavailable, StoreUnavailable), ExitCode.UNAVAILABLE),
+    ((UsageError, ConfigError, Unsupported, InvalidName, HandlerNotFound), ExitCode.USAGE),
+    ((InputRefused, InvalidInput, MalformedMessage, MessageTooLarge), ExitCode.REFUSED),
+    ((HoldfastError,), ExitCode.FAILED),
+    ((OSError,), ExitCode.UNAVAILABLE),
 )
 
 
 def exit_code_from_error(error: BaseException) -> ExitCode:
     """Return the exit code of an error."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.BUG)
+    return next((code for kinds, code in _CODES if isinstance(error, kinds)), ExitCode.BUG)
 
 
 def format_error(error: BaseException) -> str:

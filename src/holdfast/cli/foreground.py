@@ -9,7 +9,7 @@ signal never interrupts the work in the middle of a step.
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -23,10 +23,9 @@ import typer
 from holdfast.cli.arguments import AsJson
 from holdfast.cli.console import info, is_terminal, print_either
 from holdfast.cli.errors import UsageError
-from holdfast.cli.formatting import format_duration
-from holdfast.cli.live_view import EventCounts, LiveStatus, LiveView, StatusLine
+from holdfast.cli.live_view import EventCounts, LiveStatus, LiveView
 from holdfast.errors import HoldfastError
-from holdfast.text import format_count
+from holdfast.text import format_count, format_duration
 
 if TYPE_CHECKING:
     from holdfast.events import Events
@@ -50,22 +49,21 @@ class ServiceOptions:
         int | None,
         typer.Option(min=0, max=65535, help="Serve Prometheus metrics on this port."),
     ] = None
-    metrics_host: Annotated[str, typer.Option(help="Address to serve the metrics on.")] = (
-        "127.0.0.1"
-    )
-    log_format: Annotated[
-        str | None, typer.Option(metavar="text|json", help="Log a line for each event.")
-    ] = None
+    metrics_host: Annotated[str, "Address to serve the metrics on."] = "127.0.0.1"
+    log_format: Annotated[str | None, "text|json", "Log a line for each event."] = None
     as_json: AsJson = False
 
     @contextmanager
     def attach_subscribers(self, events: "Events") -> Iterator[None]:
         """Report metrics, and protect an ECS task, until the block is left.
 
-        The options and the environment say which metrics.
+        The options and the environment say which metrics. Raises UsageError for a wrong option,
+        before a queue is created.
         """
         from holdfast.telemetry.setup import make_telemetry
 
+        if self.log_format not in (None, "text", "json"):
+            raise UsageError(f"--log-format must be text or json; got {self.log_format!r}")
         for subscriber in make_telemetry(os.environ):
             events.subscribe(subscriber)
         with ExitStack() as at_the_end:
@@ -83,20 +81,39 @@ class ServiceOptions:
                 info(f"metrics at http://{self.metrics_host}:{server.port}/metrics")
             yield
 
-    @contextmanager
-    def sample_queues(
-        self, queues: "Iterable[QueueManager[Any]]", events: "Events"
-    ) -> Iterator[None]:
-        """Report the depth of queues until the block is left, if there are metrics."""
+    def run(
+        self,
+        runnable: "Runnable[WorkerReport]",
+        queues: "Sequence[QueueManager[Any]]",
+        events: "Events",
+        make_view: Callable[[], LiveView],
+        drain_seconds: float,
+        ending: "EndOptions | None" = None,
+        **log_options: Any,
+    ) -> None:
+        """Run workers of these queues to the end, and print the counts of their report.
+
+        The depth of the queues is reported if there are metrics. Exits as the second signal
+        demands.
+        """
         from holdfast.telemetry.setup import QueueSampler, has_metrics
 
+        status = self._choose_status(events, make_view, **log_options)
+        runner = ForegroundRunner(runnable, status, drain_seconds)
         with ExitStack() as samplers:
             if self.metrics_port is not None or has_metrics(os.environ):
                 for queue in queues:
                     samplers.enter_context(QueueSampler(queue, events))
-            yield
+            report = runner.run()
+        if ending is not None and not runner.first_signal:
+            ending.report_held(queues[0])
+        counts = asdict(report).items()
+        texts = (f"{name.replace('_', ' ')} {count:,}" for name, count in counts)
+        print_either(self.as_json, report, ", ".join(texts))
+        if runner.stopped_now_by:
+            raise typer.Exit(128 + runner.stopped_now_by)
 
-    def choose_status(
+    def _choose_status(
         self,
         events: "Events",
         make_view: Callable[[], LiveView],
@@ -112,11 +129,8 @@ class ServiceOptions:
         """
         from holdfast.telemetry.logging import make_line_log
 
-        style = self.log_format
-        if style not in (None, "text", "json"):
-            raise UsageError(f"--log-format must be text or json; got {style!r}")
-        live = is_terminal() and style is None
-        log_style = cast(Literal["text", "json"], style or "text")
+        live = is_terminal() and self.log_format is None
+        log_style = cast(Literal["text", "json"], self.log_format or "text")
         events.subscribe(
             make_line_log(
                 info,
@@ -127,19 +141,6 @@ class ServiceOptions:
             )
         )
         return make_view() if live else LiveStatus()
-
-    def report(self, runner: "ForegroundRunner[WorkerReport]", report: "WorkerReport") -> None:
-        """Print the counts of a worker's report. Exits as the second signal demands."""
-        counts = asdict(report).items()
-        texts = (f"{name.replace('_', ' ')} {count:,}" for name, count in counts)
-        print_either(self.as_json, report, ", ".join(texts))
-        if runner.stopped_now_by:
-            raise typer.Exit(128 + runner.stopped_now_by)
-
-
-def show_status_line(name: str, counts: EventCounts) -> LiveView:
-    """Return the live status line of a worker."""
-    return LiveView(StatusLine(name, counts).render)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,17 +166,10 @@ class EndOptions:
     """The options of commands that may end when the queue has no more work."""
 
     until_empty: Annotated[
-        bool,
-        typer.Option(
-            "--until-empty",
-            help="Exit when the queue is empty, even if other workers still hold messages.",
-        ),
+        bool, "Exit when the queue is empty, even if other workers still hold messages."
     ] = False
     until_done: Annotated[
-        bool,
-        typer.Option(
-            "--until-done", help="Exit when the queue is empty and no worker holds a message."
-        ),
+        bool, "Exit when the queue is empty and no worker holds a message."
     ] = False
 
     def run(self, worker: "Worker[Any]") -> "WorkerReport":

@@ -1,8 +1,7 @@
-"""The read-only commands `status`, `list`, `show`, `explain`, `dead list` and `dead show`."""
+"""The read-only commands `list`, `show`, `explain`, `dead list` and `dead show`."""
 
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import islice
@@ -16,39 +15,30 @@ from holdfast.cli.arguments import (
     Queue,
     QueueAndId,
     WithBody,
+    complete_id,
     is_service,
-    make_duration_option,
+    list_message_ids,
     open_manager,
     parse_choice,
     split_queue_and_one,
     to_limit,
 )
-from holdfast.cli.console import (
-    make_console,
-    print_facts,
-    print_json,
-    print_list,
-    print_result,
-    print_table,
-)
-from holdfast.cli.errors import NotFound
-from holdfast.cli.formatting import format_duration, format_time
-from holdfast.cli.ids import complete_id, list_message_ids
-from holdfast.cli.search import parse_fields, search_messages
-from holdfast.lease.clock import SYSTEM_CLOCK, utc_now
-from holdfast.text import format_count
+from holdfast.cli.console import print_facts, print_json, print_list, print_result
+from holdfast.cli.errors import NotFound, UsageError
+from holdfast.lease.clock import utc_now
+from holdfast.text import format_count, format_time
 
 if TYPE_CHECKING:
     from holdfast.queue.manager import (
         Holder,
         MessageInfo,
+        MessageState,
         PastAttempt,
         QueueManager,
         QueueStats,
     )
     from holdfast.queue.message import AnyMessage
 
-_STATES = ("ready", "delayed", "leased", "completed", "failed")
 _STORED_STATES = ("pending", "leased", "failed", "completed")
 _ID = ("ID", "explain enrich 4f1c")  # with an example
 
@@ -67,110 +57,37 @@ class ListOptions:
         self, messages: "Sequence[MessageInfo]", *, with_state: bool = False
     ) -> None:
         """Print the messages as a table or as JSON, the table with their states if asked."""
-        now = utc_now()
-        headings = ["id", *(["state"] if with_state else []), "attempts", "about"]
+        columns = dict(_COLUMNS)
+        if not with_state:
+            del columns["state"]
+        if not self.body:
+            del columns["body"]
         print_list(
             self.as_json,
             messages,
             lambda message: message_to_json(message, body=self.body, deep=False),
-            [*headings, *(["body"] if self.body else [])],
-            lambda message: self._to_row(message, with_state, now),
+            columns,
         )
-
-    def _to_row(self, message: "MessageInfo", with_state: bool, now: datetime) -> list[str]:
-        row = [message.id, *([message.state.value] if with_state else [])]
-        row += [str(message.attempts), _summarize_message(message, now)]
-        return [*row, json.dumps(_get_body(message), ensure_ascii=False)] if self.body else row
-
-
-def status(
-    queue: Queue = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
-    every: Annotated[float, make_duration_option("Time between two updates.")] = 1.0,
-    as_json: AsJson = False,
-) -> None:
-    """Show how many messages are ready, leased, completed and failed."""
-    with open_manager(queue) as manager:
-        if watch:
-            _watch(manager, max(every, 0.1), as_json)
-        elif as_json:
-            print_json(_stats_to_json(manager))
-        else:
-            print_table(("state", manager.name), _stats_to_rows(manager.stats()))
-
-
-def _watch(manager: "QueueManager[AnyMessage]", every: float, as_json: bool) -> None:
-    """Show the counts until Ctrl-C, which is the normal way to end this."""
-    try:
-        if sys.stdout.isatty() and not as_json:
-            _watch_live(manager, every)
-        while True:
-            print_json(_stats_to_json(manager)) if as_json else print_result(
-                _format_stats(manager)
-            )
-            SYSTEM_CLOCK.sleep(every)
-    except KeyboardInterrupt:
-        return
-
-
-def _watch_live(manager: "QueueManager[AnyMessage]", every: float) -> None:
-    from rich.live import Live
-
-    from holdfast.cli.live_view import QueueView
-
-    view = QueueView(manager.name)
-    with Live(console=make_console(), auto_refresh=False, transient=False) as live:
-        while True:
-            view.record(manager.stats(), SYSTEM_CLOCK.monotonic())
-            live.update(view.render(), refresh=True)
-            SYSTEM_CLOCK.sleep(every)
-
-
-def _stats_to_json(manager: "QueueManager[AnyMessage]") -> dict[str, Any]:
-    return {"queue": manager.name, "at": utc_now(), **asdict(manager.stats())}
-
-
-def _format_stats(manager: "QueueManager[AnyMessage]") -> str:
-    counts = " ".join(f"{k}={v}" for k, v in asdict(manager.stats()).items() if v is not None)
-    return f"{utc_now():%H:%M:%S} {manager.name} {counts}"
-
-
-def _stats_to_rows(stats: "QueueStats") -> list[tuple[str, str]]:
-    counts = {state: getattr(stats, state) for state in _STATES}
-    rows = [(state, f"{count:,}") for state, count in counts.items() if count is not None]
-    if stats.oldest_ready_seconds is not None:
-        rows.append(("oldest ready", format_duration(stats.oldest_ready_seconds)))
-    if stats.expired:
-        rows.append(("expired leases", f"{stats.expired:,}"))
-    if stats.foreign:
-        rows.append(("foreign files", f"{stats.foreign:,} (see `holdfast doctor`)"))
-    return rows
 
 
 def list_(
     queue: Queue = None,
     state: Annotated[
         str | None,
-        typer.Option(
-            help="pending, leased, completed or failed; by default pending, or any state with "
-            "--where or --error.",
-            metavar="STATE",
-        ),
+        "STATE",
+        "pending, leased, completed or failed; by default pending, or any state with --where "
+        "or --error.",
     ] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Only messages whose body has this value in this field, which may be nested "
-            "(site.host=example.com). Can be repeated.",
-            metavar="FIELD=VALUE",
-        ),
+        "FIELD=VALUE",
+        "Only messages whose body has this value in this field, which may be nested "
+        "(site.host=example.com). Can be repeated.",
     ] = None,
     error: Annotated[
         str | None,
-        typer.Option(
-            help="Only messages that failed with a reason that contains this text.",
-            metavar="TEXT",
-        ),
+        "TEXT",
+        "Only messages that failed with a reason that contains this text.",
     ] = None,
     *,
     options: ListOptions,
@@ -179,31 +96,68 @@ def list_(
     from holdfast.queue.manager import MessageState
 
     chosen = parse_choice("--state", state, MessageState) if state is not None else None
-    fields = parse_fields(where or ())
+    fields = _parse_fields(where or ())
     is_search = bool(fields) or error is not None
     with open_manager(queue) as manager:
         messages = (
-            search_messages(manager, chosen, fields, error, to_limit(options.limit))
+            _search_messages(manager, chosen, fields, error, to_limit(options.limit))
             if is_search
             else list(manager.peek(chosen or MessageState.PENDING, to_limit(options.limit)))
         )
     options.print_messages(messages, with_state=is_search and chosen is None)
 
 
+def _parse_fields(conditions: Sequence[str]) -> dict[str, str]:
+    """Return the value of each field. Raises UsageError for a condition of another form."""
+    fields: dict[str, str] = {}
+    for condition in conditions:
+        field, sign, value = condition.partition("=")
+        if not field or not sign:
+            raise UsageError(
+                f"--where must be FIELD=VALUE, as in domain=example.com; got {condition!r}"
+            )
+        if fields.setdefault(field, value) != value:
+            raise UsageError(f"--where {field!r} is given twice, with different values")
+    return fields
+
+
+def _search_messages(
+    manager: "QueueManager[AnyMessage]",
+    state: "MessageState | None",
+    where: dict[str, str],
+    error: str | None,
+    limit: int,
+) -> "list[MessageInfo]":
+    """Return the messages that a search yields. A long one shows its progress."""
+    from holdfast.cli.live_view import ProgressMeter
+
+    with ProgressMeter("searching") as meter:
+        messages = manager.search(
+            state, where=where, error=error, limit=limit, on_progress=meter.advance
+        )
+        # Not before `search`, because a queue that cannot search should not be counted.
+        meter.total = _count_messages(manager.stats(), state)
+        return list(messages)
+
+
+def _count_messages(stats: "QueueStats", state: "MessageState | None") -> int:
+    counts = {
+        "pending": stats.ready + stats.delayed,
+        "leased": stats.leased,
+        "completed": stats.completed or 0,
+        "failed": stats.failed,
+    }
+    return counts[state.value] if state is not None else sum(counts.values())
+
+
 def show(words: QueueAndId = None, as_json: AsJson = False) -> None:
     """Show a message with its body."""
-    messages = _find_messages(words)
-    if as_json:
-        print_json([message_to_json(message, body=True) for message in messages])
-        return
-    for message in messages:
-        print_facts(islice(_describe_message(message, utc_now()), 2), width=11)
-        print_result(*_format_body(_get_body(message)))
+    _print_messages(_find_messages(words), as_json, body=True, brief=True)
 
 
 def explain(words: QueueAndId = None, body: WithBody = False, as_json: AsJson = False) -> None:
     """Show a message's holder, lease, past attempts and last error."""
-    _print_descriptions(_find_messages(words), body=body, as_json=as_json)
+    _print_messages(_find_messages(words), as_json, body=body)
 
 
 def _find_messages(words: Sequence[str] | None) -> "list[MessageInfo]":
@@ -241,7 +195,7 @@ def show_dead_letter(
     """Show a dead letter with its reason, its attempts and the last traceback."""
     queue, message_id = split_queue_and_one(words, *_ID)
     with open_manager(queue) as manager:
-        _print_descriptions(_find_dead_letters(manager, message_id), body=body, as_json=as_json)
+        _print_messages(_find_dead_letters(manager, message_id), as_json, body=body)
 
 
 def _find_dead_letters(
@@ -292,28 +246,25 @@ def _get_body(message: "MessageInfo") -> dict[str, Any] | None:
 # -- a message for a terminal
 
 
-def _print_descriptions(
-    messages: "Sequence[MessageInfo]", *, body: bool, as_json: bool
+def _print_messages(
+    messages: "Sequence[MessageInfo]", as_json: bool, *, body: bool, brief: bool = False
 ) -> None:
-    """Print everything that is known of some messages, as lines or as JSON."""
+    """Print everything that is known of some messages, or only their ids and states."""
     if as_json:
         print_json([message_to_json(message, body=body) for message in messages])
         return
     for number, message in enumerate(messages):
-        if number:
+        if number and not brief:
             print_result("")
-        print_facts(_describe_message(message, utc_now()), width=11)
-        if detail := _find_last_detail(message):
+        facts = _describe_message(message, utc_now())
+        print_facts(islice(facts, 2 if brief else None), width=11)
+        if not brief and (detail := _find_last_detail(message)):
             print_result("detail", *(f"    {line}" for line in detail.splitlines()))
-        if body:
-            print_result(*_format_body(_get_body(message)))
-
-
-def _format_body(body: dict[str, Any] | None) -> list[str]:
-    """Return the lines of the body as indented JSON."""
-    if body is None:
-        return ["(the body is not a JSON object)"]
-    return json.dumps(body, indent=2, ensure_ascii=False).splitlines()
+        if body and message.body is None:
+            print_result("(the body is not a JSON object)")
+        elif body:
+            text = json.dumps(_get_body(message), indent=2, ensure_ascii=False)
+            print_result(*text.splitlines())
 
 
 def _describe_message(message: "MessageInfo", now: datetime) -> Iterator[tuple[str, str]]:
@@ -374,6 +325,16 @@ def _summarize_message(message: "MessageInfo", now: datetime) -> str:
         case "failed":
             return message.reason or ""
     return ""
+
+
+# The cells of a message in a list.
+_COLUMNS: "dict[str, Callable[[MessageInfo], str]]" = {
+    "id": lambda message: message.id,
+    "state": lambda message: message.state.value,
+    "attempts": lambda message: str(message.attempts),
+    "about": lambda message: _summarize_message(message, utc_now()),
+    "body": lambda message: json.dumps(_get_body(message), ensure_ascii=False),
+}
 
 
 def _find_last_detail(message: "MessageInfo") -> str | None:

@@ -5,13 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from holdfast.cli.console import is_terminal, make_console
-from holdfast.cli.formatting import format_duration
 from holdfast.lease.clock import SYSTEM_CLOCK
-from holdfast.text import format_count
+from holdfast.text import format_duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.live import Live
     from rich.progress import Progress
     from rich.text import Text
 
@@ -45,7 +43,6 @@ class LiveStatus:
 
     def show_hint(self, hint: str) -> None:
         """Change the hint, and draw it at once."""
-        self.hint = hint
 
     def __enter__(self) -> Self:
         return self
@@ -56,43 +53,34 @@ class LiveStatus:
 class LiveView(LiveStatus):
     """Redraws a view at the bottom of the terminal. Log lines and prints appear above it."""
 
-    draw_seconds = 0.1
-
     def __init__(
-        self, render: "Callable[[str], RenderableType]", every_seconds: float = 0.0
+        self, render: "Callable[[str], RenderableType]", draw_seconds: float = 0.1
     ) -> None:
         """`render` gets the hint and returns the view."""
-        self._render, self._every_seconds = render, every_seconds
-        self._draw_at = 0.0
-        self._live: Live | None = None
-
-    def __enter__(self) -> Self:
         from rich.live import Live
 
+        self._render, self.draw_seconds = render, draw_seconds
         console = make_console(stderr=True)
         # Log lines hold ids and commands. A line that rich wraps cannot be copied.
         console.soft_wrap = True
-        self._live = Live(console=console, auto_refresh=False, transient=True, screen=False)
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
         self._live.start()
         self.draw()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._live.stop()
 
     def show_hint(self, hint: str) -> None:
         """Change the hint, and draw it at once."""
-        super().show_hint(hint)
-        self._draw_at = 0.0
+        self.hint = hint
         self.draw()
 
     def draw(self) -> None:
-        """Draw the view, unless that was done a moment ago."""
-        assert self._live is not None
-        if (now := SYSTEM_CLOCK.monotonic()) >= self._draw_at:
-            self._draw_at = now + self._every_seconds
-            self._live.update(self._render(self.hint), refresh=True)
+        """Draw the current state."""
+        self._live.update(self._render(self.hint), refresh=True)
 
 
 class Rate:
@@ -147,65 +135,33 @@ class EventCounts:
         """Return the number of running messages."""
         return len(self._running)
 
+    def show(self, name: str) -> LiveView:
+        """Return a live line with running and finished messages, and the rate."""
+        started, rate = SYSTEM_CLOCK.monotonic(), Rate(window_seconds=10.0)
 
-class StatusLine:
-    """A worker's line: running and finished messages, and the rate."""
+        def render(hint: str) -> "Text":
+            now, counts = SYSTEM_CLOCK.monotonic(), self.counts
+            rate.record(now, counts["Completed"])
+            return join_texts(
+                [
+                    (name, "bold"),
+                    (f"{self.running} running", "yellow"),
+                    (f"{counts['Completed']:,} done", "green"),
+                    (f"{rate.per_second():,.1f}/s", ""),
+                    (f"{counts['Retried']:,} retried" if counts["Retried"] else "", "magenta"),
+                    (
+                        f"{counts['DeadLettered']:,} dead" if counts["DeadLettered"] else "",
+                        "red",
+                    ),
+                    (format_duration(now - started), "dim"),
+                    (hint, "dim"),
+                ]
+            )
 
-    def __init__(self, name: str, counts: EventCounts) -> None:
-        self._name, self._counts = name, counts
-        self._started = SYSTEM_CLOCK.monotonic()
-        self._rate = Rate(window_seconds=10.0)
-
-    def render(self, hint: str) -> "Text":
-        """Return the line as rich draws it."""
-        now, counts = SYSTEM_CLOCK.monotonic(), self._counts.counts
-        self._rate.record(now, counts["Completed"])
-        return join_texts(
-            [
-                (self._name, "bold"),
-                (f"{self._counts.running} running", "yellow"),
-                (f"{counts['Completed']:,} done", "green"),
-                (f"{self._rate.per_second():,.1f}/s", ""),
-                (f"{counts['Retried']:,} retried" if counts["Retried"] else "", "magenta"),
-                (f"{counts['DeadLettered']:,} dead" if counts["DeadLettered"] else "", "red"),
-                (format_duration(now - self._started), "dim"),
-                (hint, "dim"),
-            ]
-        )
+        return LiveView(render)
 
 
 # -- queues
-
-
-class QueueView:
-    """A queue's counts over time: a bar with each state's share, and the rate."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._rate = Rate(window_seconds=30.0)
-        self._stats: QueueStats | None = None
-
-    def record(self, stats: "QueueStats", at: float) -> None:
-        """Record a reading of the queue's counts."""
-        self._stats = stats
-        self._rate.record(at, (stats.completed or 0) + stats.failed)
-
-    def render(self) -> "RenderableType":
-        """Return the view as rich draws it."""
-        from rich.console import Group
-        from rich.text import Text
-
-        assert self._stats is not None
-        lines = [Text(self._name, style="bold"), *draw_shares(list_states(self._stats))]
-        if self._stats.completed is not None:  # otherwise the queue does not count them
-            lines.append(Text(self._format_rate(self._stats), style="dim"))
-        return Group(*lines)
-
-    def _format_rate(self, stats: "QueueStats") -> str:
-        rate = self._rate.per_second()
-        left = f", {format_duration(stats.ready / rate)} left" if rate and stats.ready else ""
-        expired = f"; {format_count(stats.expired, 'expired lease')}" if stats.expired else ""
-        return f"{rate:,.1f} per second{left}{expired}"
 
 
 def list_states(stats: "QueueStats") -> list[tuple[str, int, str]]:
@@ -254,19 +210,13 @@ class ProgressMeter:
             self._bar = self._show()
 
     def _show(self) -> "Progress":
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich import progress
 
-        bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
+        bar = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeRemainingColumn(),
             console=make_console(stderr=True),
             transient=True,
         )

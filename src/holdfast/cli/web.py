@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.arguments import QUEUE_HELP, resolve_queue
+from holdfast.cli.arguments import Queues, resolve_queue
 from holdfast.cli.console import info
 from holdfast.cli.errors import UsageError
 from holdfast.errors import ConfigError
@@ -20,7 +20,6 @@ from holdfast.version import format_install_command
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-Queues = Annotated[list[str] | None, typer.Argument(metavar="QUEUE...", help=QUEUE_HELP)]
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -30,33 +29,23 @@ class WebOptions:
 
     jobs: Annotated[
         str | None,
-        typer.Option(
-            metavar="STORE",
-            help="Show the jobs of this store: a file, dynamodb:PREFIX, or a folder that "
-            "`holdfast export run` filled.",
-        ),
+        "STORE",
+        "Show the jobs of this store: a file, dynamodb:PREFIX, or a folder that "
+        "`holdfast export run` filled.",
     ] = None
     chat: Annotated[
         str | None,
-        typer.Option(
-            metavar="STORE",
-            help="Show the conversations of this store: a file or dynamodb:PREFIX. Other "
-            "settings are those of HOLDFAST_CHAT_….",
-        ),
+        "STORE",
+        "Show the conversations of this store: a file or dynamodb:PREFIX. Other settings are "
+        "those of HOLDFAST_CHAT_….",
     ] = None
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1"
+    host: Annotated[str, "The address to listen on."] = "127.0.0.1"
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")
     ] = 8765
-    allow_actions: Annotated[
-        bool, typer.Option("--allow-actions", help="Allow to redrive, drop and decide.")
-    ] = False
+    allow_actions: Annotated[bool, "Allow to redrive, drop and decide."] = False
     no_bodies: Annotated[
-        bool,
-        typer.Option(
-            "--no-bodies",
-            help="Never show the body of a message, or a customer's number and texts.",
-        ),
+        bool, "Never show the body of a message, or a customer's number and texts."
     ] = False
     token: Annotated[
         str | None,
@@ -67,16 +56,12 @@ class WebOptions:
             show_envvar=True,
         ),
     ] = None
-    token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file that holds the token.")
-    ] = None
+    token_file: Annotated[Path | None, "FILE", "A file that holds the token."] = None
     hostname: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A name under which browsers reach the console, if not the address that it "
-            "listens on. Can be repeated.",
-        ),
+        "NAME",
+        "A name under which browsers reach the console, if not the address that it listens "
+        "on. Can be repeated.",
     ] = None
 
     def make_app(self, queues: list[str]) -> "Starlette":
@@ -124,19 +109,13 @@ class WebOptions:
     def listen(self) -> socket.socket:
         """Return a socket that listens. Raises UsageError if the address is in use."""
         try:
-            family, _, _, _, address = socket.getaddrinfo(
-                self.host, self.port, type=socket.SOCK_STREAM
-            )[0]
-            listener = socket.socket(family, socket.SOCK_STREAM)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(128)
+            family = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0][0]
+            return socket.create_server((self.host, self.port), family=family, backlog=128)
         except OSError as error:
             raise UsageError(
                 f"cannot listen on {self._format_host()}:{self.port}: "
                 f"{error.strerror or error}; choose another --port"
             ) from None
-        return listener
 
     def format_url(self, listener: socket.socket) -> str:
         """Return the address that a browser opens."""
@@ -145,7 +124,10 @@ class WebOptions:
 
 def web(queues: Queues = None, *, options: WebOptions) -> None:
     """Show queues, jobs and conversations in a browser."""
-    urls = queues or _find_default_queues(options)
+    urls = queues or []
+    # A store can be shown without a queue.
+    if not urls and (os.environ.get(QUEUE_VARIABLE) or not (options.jobs or options.chat)):
+        urls = [resolve_queue()]
     for url in urls:
         parse_url(url, QUEUES)  # a mistyped URL is reported now and not by a page
     if options.chat is not None:
@@ -160,10 +142,3 @@ def web(queues: Queues = None, *, options: WebOptions) -> None:
         info(f"the console is at {options.format_url(listener)} ({mode}; Ctrl-C ends it)")
         logging.basicConfig(format="%(asctime)s %(message)s")
         make_server(app).run(sockets=[listener])
-
-
-def _find_default_queues(options: WebOptions) -> list[str]:
-    """Return the queue of the environment, or none if a store is shown without a queue."""
-    if not os.environ.get(QUEUE_VARIABLE) and (options.jobs or options.chat):
-        return []
-    return [resolve_queue()]

@@ -1,6 +1,5 @@
 """`holdfast work tasks:app`: real processes on SQLite and on files."""
 
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -10,11 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import Unsupported
 from support.cli.app_folder import AppFolder
-from support.cli.commands import clean_env, eventually, real, require_one_line
-from support.cli.work_folder import log_contains, wait_for_end
-from support.sqs.server import Server, Sqs
+from support.cli.commands import clean_env, real, require_one_line
 
 SQLITE = "sqlite:FOLDER/work.db"
 FILES = "FOLDER/data/acme/work"
@@ -59,33 +55,6 @@ def test_results_are_kept_in_a_database(sqlite_place: AppFolder) -> None:
     assert place.result(greeted) is None
     with closing(sqlite3.connect(place.folder / "work.db")) as database:
         assert database.execute("SELECT count(*) FROM results").fetchone() == (0,)
-
-
-def test_results_are_ignored_with_one_warning_in_files(tmp_path: Path) -> None:
-    place = AppFolder(tmp_path, FILES)
-    for number in range(3):
-        place.push("isolated", number)
-    ran = place.work()
-    assert ran.json["completed"] == 3
-    assert ran.err.count("event=result_not_kept") == 1
-
-
-def test_results_are_ignored_with_one_warning_on_sqs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with closing(Server()) as server:
-        sqs = Sqs(server.url)
-        for name, value in sqs.env.items():
-            monkeypatch.setenv(name, value)
-        place = AppFolder(tmp_path, f"sqs:{sqs.new_queue(redrive_after=6)}")
-        for number in range(3):
-            message_id = place.push("isolated", number, id=f"tick-{number}")
-        ran = real(tmp_path, "work", "tasks:app", "--until-empty", "--json", env=dict(sqs.env))
-        assert ran.json["completed"] == 3
-        assert ran.err.count("event=result_not_kept") == 1
-        with pytest.raises(Unsupported, match="results"):
-            place.result(message_id)
-        place.close()
 
 
 def test_the_environment_alone_chooses_the_queue(tmp_path: Path) -> None:
@@ -143,55 +112,6 @@ def test_a_task_that_kills_its_process_is_a_dead_letter_after_its_own_retries(
     assert letter.reason.startswith("failed once, last: the worker process died (SIGKILL")
 
 
-@pytest.mark.parametrize(
-    "place",
-    [f"{SQLITE}?lease_seconds=2", f"{FILES}?lease_seconds=2"],
-    ids=["sqlite", "files"],
-    indirect=True,
-)
-def test_after_kill_9_of_the_worker_another_one_finishes_each_task_once(
-    place: AppFolder,
-) -> None:
-    ids = [place.push("slow", name) for name in "ab"]
-    worker = place.start("-c", "2")
-    eventually(lambda: len(place.read_effects()) == 2)
-    worker.send_signal(signal.SIGKILL)
-    worker.wait()
-    (place.folder / "finish").touch()
-    ran = place.work("-c", "2", "--until-done")  # also while the dead worker has its leases
-    assert ran.json["completed"] == 2
-    assert sorted(place.read_effects()) == ["slow a 1", "slow a 2", "slow b 1", "slow b 2"]
-    assert place.app.queue.stats().completed == 2
-    if "results" in place.app.queue.capabilities:
-        assert [place.result(message_id) for message_id in ids] == [2, 2]
-
-
-def test_ctrl_c_lets_running_tasks_finish(sqlite_place: AppFolder) -> None:
-    sqlite_place.push("slow", "a")
-    worker = sqlite_place.start("--json")
-    eventually(sqlite_place.read_effects)
-    worker.send_signal(signal.SIGINT)
-    assert log_contains(worker, b"draining: 1 running")
-    (sqlite_place.folder / "finish").touch()
-    code, out, _ = wait_for_end(worker)
-    assert code == 0
-    assert '"completed": 1' in out
-
-
-def test_ctrl_c_twice_gives_back_what_runs_in_processes(sqlite_place: AppFolder) -> None:
-    sqlite_place.push("endless")
-    worker = sqlite_place.start("--json")
-    eventually(sqlite_place.read_effects)
-    worker.send_signal(signal.SIGINT)
-    assert log_contains(worker, b"draining: 1 running")
-    worker.send_signal(signal.SIGINT)
-    code, out, _ = wait_for_end(worker)
-    assert code == 130
-    assert '"given_back": 1' in out
-    stats = sqlite_place.app.queue.stats()
-    assert (stats.ready, stats.leased) == (1, 0)
-
-
 def test_another_queue_can_be_given(sqlite_place: AppFolder) -> None:
     sqlite_place.push("isolated", 1)
     other = f"sqlite:{sqlite_place.folder}/other.db"
@@ -217,43 +137,3 @@ def test_what_cannot_be_run_is_reported(
     ran = real(sqlite_place.folder, "work", *arguments)
     assert ran.code == 2
     assert complaint in require_one_line(ran)
-
-
-def test_a_changed_module_is_loaded_again(sqlite_place: AppFolder) -> None:
-    place = sqlite_place
-    tasks = place.folder / "tasks.py"
-    worker = place.start("--reload")
-    place.push("version")
-    eventually(lambda: place.read_effects() == ["version 1"])
-    tasks.write_text("syntax error")
-    assert log_contains(worker, b"importing tasks failed: SyntaxError")
-    tasks.write_text("import holdfast\napp = holdfast.Holdfast('memory:')\n")
-    assert log_contains(worker, b"the app has no tasks")
-    tasks.write_text(place.source.replace("version 1", "version two"))
-    place.push("version")
-    eventually(lambda: place.read_effects() == ["version 1", "version two"])
-    assert worker.poll() is None
-    worker.send_signal(signal.SIGTERM)
-    assert wait_for_end(worker)[0] == 0
-
-
-def test_ctrl_c_ends_the_wait_for_a_change(sqlite_place: AppFolder) -> None:
-    (sqlite_place.folder / "tasks.py").write_text("syntax error")
-    worker = sqlite_place.start("--reload")
-    assert log_contains(worker, b"waiting for a change")
-    worker.send_signal(signal.SIGINT)
-    assert wait_for_end(worker)[0] == 130
-
-
-def test_running_work_is_finished_before_a_module_is_loaded_again(
-    sqlite_place: AppFolder,
-) -> None:
-    place = sqlite_place
-    worker = place.start("--reload")
-    message_id = place.push("slow", "a")
-    eventually(place.read_effects)
-    (place.folder / "tasks.py").write_text(place.source + "# changed")
-    assert log_contains(worker, b"tasks.py changed: starting again when running work is done")
-    (place.folder / "finish").touch()
-    assert log_contains(worker, b"event=completed", b"event=worker_started")
-    assert place.result(message_id) == 1

@@ -1,26 +1,18 @@
 """`holdfast cancel`: stop messages that wait or run."""
 
-from pathlib import Path
+import re
 
 import pytest
 
 from holdfast import AnyMessage, LeaseLost, open_queue
-from support.cli.commands import Cli, eventually, require_one_line, start
+from support.cli.commands import (
+    Cli,
+    OnTerminal,
+    eventually,
+    require_one_line,
+    start,
+)
 from support.cli.work_folder import HANDLERS
-
-
-@pytest.fixture
-def cli(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Cli:
-    return Cli(tmp_path, capsys, monkeypatch)
-
-
-@pytest.fixture(params=["enrich", "sqlite:work.db/enrich"])
-def name(request: pytest.FixtureRequest) -> str:
-    """The queue, on files and in SQLite."""
-    queue: str = request.param
-    return queue
 
 
 def test_a_waiting_message_becomes_a_dead_letter_and_can_come_back(cli: Cli, name: str) -> None:
@@ -62,22 +54,6 @@ def test_several_ids_are_cancelled_and_the_others_are_named(cli: Cli, name: str)
     assert (stats["completed"], stats["failed"], stats["leased"]) == (1, 2, 0)
 
 
-def test_ids_are_needed(cli: Cli, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = cli("cancel", name)
-    assert ran.code == 2
-    assert "no id is given" in require_one_line(ran)
-    monkeypatch.setenv("HOLDFAST_QUEUE", name)
-    ran = cli("cancel")
-    assert ran.code == 2
-    assert "no id is given: give the ids of waiting or leased messages" in require_one_line(ran)
-
-
-def test_cancelling_never_creates_a_queue(cli: Cli, name: str) -> None:
-    ran = cli("cancel", name, "a")
-    assert ran.code == 3
-    assert list(cli.folder.iterdir()) == []
-
-
 def test_a_worker_process_ends_the_handler_of_a_cancelled_message(cli: Cli, name: str) -> None:
     (cli.folder / "handlers.py").write_text(HANDLERS)
     with open_queue(name) as queue:
@@ -98,3 +74,87 @@ def test_a_worker_process_ends_the_handler_of_a_cancelled_message(cli: Cli, name
     [message] = cli("explain", name, "a", "--json").json
     assert message["reason"] == "cancelled by an operator"
     assert [past["outcome"] for past in message["past"]] == ["cancelled"]
+
+
+FIRST = "4f1c" + "0" * 28
+SECOND = "4f1d" + "0" * 28
+LONG_REASON = "a long reason that does not fit on one line of a terminal " * 4
+
+
+def push(url: str, *ids: str) -> None:
+    with open_queue(url) as queue:
+        queue.push_many(AnyMessage(id=message_id) for message_id in ids)
+
+
+def fail_all(url: str, reason: str = "broken") -> None:
+    with open_queue(url) as queue:
+        while messages := queue.poll():
+            queue.dead_letter(messages[0], reason)
+
+
+@pytest.mark.parametrize("message_id", [FIRST, "order-" + "7" * 60, "x" * 200])
+def test_a_table_never_cuts_an_id_or_a_reason(cli: Cli, message_id: str) -> None:
+    push("enrich", message_id)
+    fail_all("enrich", LONG_REASON)
+    words = ("dead", "list", "enrich")
+    terminal = OnTerminal(cli.folder, *words, stream="stdout", COLUMNS="80")
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.read().decode())
+    assert message_id in shown
+    assert "…" not in shown
+    words = shown.replace(message_id, " ").split()
+    assert [word for word in words if word.isalpha()][3:] == LONG_REASON.split()
+
+
+def test_a_message_is_found_by_the_beginning_of_its_id(cli: Cli, name: str) -> None:
+    push(name, FIRST, SECOND)
+    for verb in ("show", "explain"):
+        [message] = cli(verb, name, "4f1c", "--json").json
+        assert message["id"] == FIRST
+    fail_all(name)
+    [letter] = cli("dead", "show", name, "4f1d", "--json").json
+    assert letter["id"] == SECOND
+
+
+def test_several_candidates_are_named_and_nothing_is_changed(cli: Cli, name: str) -> None:
+    twin = "4f1c" + "1" * 28
+    push(name, FIRST, SECOND, twin)
+    for verb in ("show", "cancel"):
+        ran = cli(verb, name, "4f1c")
+        assert ran.code == 2
+        assert f"beginning of 2 ids ({FIRST}, {twin}): write more" in require_one_line(ran)
+    assert cli("status", name, "--json").json["ready"] == 3
+
+
+def test_an_id_in_full_comes_before_longer_ones(cli: Cli, name: str) -> None:
+    push(name, "order-1", "order-10", "beef", "beef" + "0" * 28)
+    assert [message["id"] for message in cli("show", name, "order-1", "--json").json] == [
+        "order-1"
+    ]
+    ran = cli("cancel", name, "beef", "--json")
+    assert ran.json == {"cancelled": 1, "missing": []}
+    [letter] = cli("dead", "list", name, "--json").json
+    assert letter["id"] == "beef"
+
+
+def test_a_generated_id_may_be_shortened_where_messages_are_changed(
+    cli: Cli, name: str
+) -> None:
+    push(name, FIRST, SECOND)
+    ran = cli("cancel", name, "4f1c", "--json")
+    assert ran.json == {"cancelled": 1, "missing": []}
+    assert ran.err == f"4f1c is {FIRST}\n"
+    assert cli("dead", "redrive", name, "4f1c").out == "redriven 1\n"
+    fail_all(name)
+    assert cli("dead", "drop", name, "4f1d", "--yes").out == "dropped 1\n"
+    assert [each["id"] for each in cli("dead", "list", name, "--json").json] == [FIRST]
+
+
+@pytest.mark.parametrize("given", ["order-1", "4f1", ""])
+def test_a_change_never_reaches_an_id_that_may_only_look_alike(
+    cli: Cli, name: str, given: str
+) -> None:
+    """If order-1 was purged, a script that cancels it must not cancel order-10."""
+    push(name, "order-10", FIRST)
+    ran = cli("cancel", name, given)
+    assert ran.code == 1
+    assert cli("status", name, "--json").json["ready"] == 2

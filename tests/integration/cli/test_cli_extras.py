@@ -68,42 +68,21 @@ NEEDS: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
     ("aws", ("push", "sqs:q", "{}"), AWS),
     ("aws", ("work", "sqs:q", "tasks:handle"), AWS),
     ("aws", ("status", "sqs:q"), AWS),
-    ("aws", ("list", "sqs:q", "--state", "failed"), AWS),
     ("aws", ("doctor", "sqs:q"), AWS),
-    ("aws", ("dead", "list", "sqs:q"), AWS),
-    ("aws", ("dead", "show", "sqs:q", "a"), AWS),
     ("aws", ("dead", "redrive", "sqs:q", "--all"), AWS),
-    ("aws", ("dead", "drop", "sqs:q", "a", "--yes"), AWS),
     ("aws", ("export", "list", "--jobs", "dynamodb:"), AWS),
-    ("aws", ("export", "list"), {"HOLDFAST_JOBS": "dynamodb:acme-", **AWS}),
-    ("aws", ("export", "show", "j", "--jobs", "dynamodb:"), AWS),
-    ("aws", ("export", "tables", "--jobs", "dynamodb:"), AWS),
     ("aws", ("export", "tables", "--jobs", "dynamodb:", "--create"), AWS),
     ("aws", ("export", "run", "files.txt", "--to", "s3://bucket/x"), AWS),
-    ("aws", ("export", "run", "files.txt", "--to", "out", "--jobs", "dynamodb:"), AWS),
-    ("aws", ("export", "serve", "q", "--to", "out", "--jobs", "dynamodb:"), AWS),
     ("aws", ("export", "serve", "sqs:q", "--to", "out"), AWS),
-    ("aws", ("export", "serve", "q", "--to", "s3://bucket/x", "--until-empty"), AWS),
     ("aws", SEND, CLOUD_CHAT),
-    ("aws", ("chat", "work", "--until-idle"), CLOUD_CHAT),
-    ("aws", ("chat", "show"), CLOUD_CHAT),
-    ("aws", ("chat", "show", "c"), CLOUD_CHAT),
-    ("aws", ("chat", "parked"), CLOUD_CHAT),
-    ("aws", ("chat", "assign", "c", "--to", "person"), CLOUD_CHAT),
-    ("aws", ("chat", "sweep"), CLOUD_CHAT),
-    ("aws", ("chat", "tables"), CLOUD_CHAT),
     ("aws", ("chat", "tables", "--create"), CLOUD_CHAT),
     ("aws", ("chat", "work", "--until-idle"), SQS_CHAT),
     ("export", ("export", "run", "files.txt", "--to", "out"), {}),
-    ("export", ("export", "serve", "q", "--to", "out", "--until-empty"), {}),
     ("export", ("demo", "--act", "export"), {}),
     ("metrics", ("work", "q", "tasks:handle", "--metrics-port", "0"), {}),
     ("web", ("web", "q", "--port", "0"), {}),
-    ("metrics", ("export", "serve", "q", "--to", "out", "--metrics-port", "0"), {}),
-    ("metrics", ("chat", "work", "--until-idle", "--metrics-port", "0"), {}),
     ("otel", ("work", "q", "tasks:handle", "--until-empty"), {"HOLDFAST_OTEL": "links"}),
     ("otel", ("push", "q", "{}"), {"HOLDFAST_OTEL": "links"}),
-    ("otel", SEND, {"HOLDFAST_OTEL": "parent"}),
 ]
 
 # doctor continues, and the missing package is one of its results.
@@ -160,6 +139,7 @@ def run_without(folder: Path, extras: list[str], words: tuple[str, ...], env: An
     return real(folder, *words, env={**env, "PYTHONPATH": str(folder)})
 
 
+@pytest.mark.requirement("R001-049")
 @pytest.mark.parametrize(
     ("extra", "words", "env"), NEEDS, ids=[" ".join(words) for _, words, _ in NEEDS]
 )

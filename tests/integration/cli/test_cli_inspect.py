@@ -5,19 +5,21 @@ import signal
 import subprocess
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast import AnyMessage, open_queue
 from holdfast.queue.message import get_lease
-from support.cli.commands import Cli, clean_env, command, eventually, require_one_line, start
-
-
-@pytest.fixture
-def cli(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Cli:
-    return Cli(tmp_path, capsys, monkeypatch)
+from support.cli.commands import (
+    Cli,
+    OnTerminal,
+    clean_env,
+    command,
+    eventually,
+    require_one_line,
+    start,
+)
 
 
 def test_status_counts_every_state(cli: Cli) -> None:
@@ -39,22 +41,25 @@ def test_status_counts_every_state(cli: Cli) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["status", "enrich"],
-        ["list", "enrich"],
-        ["show", "enrich", "a"],
-        ["explain", "enrich", "a"],
-        ["purge", "enrich", "--older-than", "7d"],
-        ["dead", "list", "enrich"],
-        ["dead", "show", "enrich", "a"],
-        ["dead", "redrive", "enrich", "--all"],
-        ["dead", "drop", "enrich", "a", "--yes"],
+        ["status", "QUEUE"],
+        ["list", "QUEUE"],
+        ["show", "QUEUE", "a"],
+        ["explain", "QUEUE", "a"],
+        ["purge", "QUEUE", "--older-than", "7d"],
+        ["cancel", "QUEUE", "a"],
+        ["dead", "list", "QUEUE"],
+        ["dead", "show", "QUEUE", "a"],
+        ["dead", "redrive", "QUEUE", "--all"],
+        ["dead", "drop", "QUEUE", "a", "--yes"],
     ],
     ids=" ".join,
 )
-def test_read_only_commands_never_create_the_queue(cli: Cli, words: list[str]) -> None:
-    ran = cli(*words)
+def test_read_only_commands_never_create_the_queue(
+    cli: Cli, name: str, words: list[str]
+) -> None:
+    ran = cli(*(name if word == "QUEUE" else word for word in words))
     assert ran.code == 3
-    assert "there is no queue at 'data/queues/default/enrich'" in require_one_line(ran)
+    assert "there is no queue at" in require_one_line(ran)
     assert "push to it first" in ran.err
     assert list(cli.folder.iterdir()) == []
 
@@ -311,3 +316,91 @@ def test_the_body_has_the_attempts_of_the_message(cli: Cli) -> None:
         [message] = cli(*words, "--json").json
         assert message["body"]["attempts"] == message["attempts"] == 1
     assert '"attempts": 1' in cli("list", "enrich", "--body").out
+
+
+@pytest.fixture
+def messages(cli: Cli, name: str) -> None:
+    """A dead letter, a message that was retried, a completed one and one that waits."""
+    with open_queue(f"{name}?max_attempts=9") as queue:
+        for message_id, domain in (("dead", "x.com"), ("retried", "x.com"), ("done", "y.com")):
+            queue.push(AnyMessage(id=message_id, domain=domain, site={"port": 80}))
+        held = {message.id: message for message in queue.poll(3)}
+        queue.dead_letter(held["dead"], "Timeout after 30 s")
+        queue.nack(held["retried"], delay_seconds=0, reason="ReadTimeout: canary")
+        queue.ack(held["done"])
+        queue.push(AnyMessage(id="fresh", domain="x.com", urgent=True))
+
+
+def find(cli: Cli, name: str, *options: str) -> list[str]:
+    found: Any = cli("list", name, "--json", *options).json
+    return sorted(message["id"] for message in found)
+
+
+@pytest.mark.usefixtures("messages")
+def test_messages_are_found_by_their_fields_in_any_state(cli: Cli, name: str) -> None:
+    assert find(cli, name, "--where", "domain=x.com") == ["dead", "fresh", "retried"]
+    assert find(cli, name, "--where=site.port=80", "--where=domain=x.com") == [
+        "dead",
+        "retried",
+    ]
+    assert find(cli, name, "--where=urgent=true") == ["fresh"]
+    assert find(cli, name, "--where=domain=x.com", "--state=failed") == ["dead"]
+    assert len(find(cli, name, "--where=domain=x.com", "--limit=2")) == 2
+    assert len(find(cli, name, "--where=domain=x.com", "--limit=0")) == 3
+
+
+@pytest.mark.usefixtures("messages")
+def test_messages_are_found_by_their_errors_in_any_state(cli: Cli, name: str) -> None:
+    assert find(cli, name, "--error", "timeout") == ["dead", "retried"]
+    assert find(cli, name, "--error=timeout", "--where=domain=x.com", "--state=pending") == [
+        "retried"
+    ]
+    assert find(cli, name, "--error=no such error") == []
+
+
+@pytest.mark.usefixtures("messages")
+def test_the_table_of_a_search_shows_the_states(cli: Cli, name: str) -> None:
+    headings, *rows = cli("list", name, "--error", "timeout").out.splitlines()
+    assert headings == "id\tstate\tattempts\tabout"
+    assert sorted(rows) == [
+        "dead\tfailed\t1\tTimeout after 30 s",
+        "retried\tpending\t1\tready",
+    ]
+    assert cli("list", name, "--error=timeout", "--state=failed").out.splitlines() == [
+        "id\tattempts\tabout",
+        "dead\t1\tTimeout after 30 s",
+    ]
+
+
+def test_a_value_may_hold_equals_signs_and_be_empty(cli: Cli, name: str) -> None:
+    with open_queue(name) as queue:
+        queue.push(AnyMessage(id="a", query="a=b=c", note=""))
+    assert find(cli, name, "--where=query=a=b=c", "--where=note=") == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--where", "domain"], "--where must be FIELD=VALUE, as in domain=example.com"),
+        (["--where", "=x"], "--where must be FIELD=VALUE, as in domain=example.com"),
+        (["--where", "a=1", "--where", "a=2"], "--where 'a' is given twice"),
+        (["--where", "a=1", "--state", "lost"], "--state must be one of pending"),
+    ],
+)
+def test_a_condition_that_cannot_be_understood_is_refused(
+    cli: Cli, name: str, options: list[str], complaint: str
+) -> None:
+    ran = cli("list", name, *options)
+    assert ran.code == 2
+    assert complaint in require_one_line(ran)
+
+
+def test_a_long_search_shows_a_progress_bar_on_a_terminal(cli: Cli) -> None:
+    with open_queue("enrich") as queue:  # large bodies take long to read
+        queue.push_many(AnyMessage(id=f"m{n}", rows=[[0]] * 150_000) for n in range(12))
+    words = ("list", "enrich", "--where", "id=m3", "--json")
+    searching = OnTerminal(cli.folder, *words)
+    shown = searching.read()
+    assert b'"m3"' in searching.process.communicate(timeout=60)[0]
+    assert b"searching" in shown
+    assert b"/12" in shown

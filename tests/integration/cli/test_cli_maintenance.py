@@ -9,13 +9,6 @@ from holdfast import AnyMessage, open_queue
 from support.cli.commands import Cli, clean_env, command, drop_privileges, require_one_line
 
 
-@pytest.fixture
-def cli(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Cli:
-    return Cli(tmp_path, capsys, monkeypatch)
-
-
 def test_purge_removes_only_what_was_completed_long_ago(cli: Cli) -> None:
     with open_queue("enrich") as queue:
         queue.push_many(AnyMessage(id=f"t{n}") for n in range(5))

@@ -41,10 +41,8 @@ def paste(hint: str, folder: Path, env: Mapping[str, str]) -> Ran:
     [
         (("export", "list", "--jobs", "dynamodb:a-"), {}),
         (("export", "list"), {"HOLDFAST_JOBS": "dynamodb:b-"}),
-        (("export", "show", "j", "--jobs", "dynamodb:c-"), {}),
         (("export", "serve", "q", "--to", "out", "--jobs", "dynamodb:d-"), {}),
         (("chat", "show"), {"HOLDFAST_CHAT_STORE": "dynamodb:e-"}),
-        (("chat", "sweep"), {"HOLDFAST_CHAT_STORE": "dynamodb:f-"}),
     ],
 )
 def test_a_command_reports_missing_tables_in_one_line_and_its_hint_creates_them(

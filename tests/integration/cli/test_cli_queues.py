@@ -1,7 +1,6 @@
 """`holdfast queues`: the queues of a data folder, a database and an AWS account."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,13 +11,6 @@ from support.sqs.server import Server, Sqs
 
 EVIL = "evil\x1b[2J\u202e\n[red]"
 HEADING = "queue\tready\tdelayed\tleased\tcompleted\tfailed"
-
-
-@pytest.fixture
-def cli(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Cli:
-    return Cli(tmp_path, capsys, monkeypatch)
 
 
 def fill(url: str) -> None:
@@ -123,13 +115,6 @@ def test_a_database_in_use_is_listed_with_what_is_only_in_its_log(cli: Cli) -> N
         assert (cli.folder / "work.db-wal").stat().st_size > 0
         [listed] = cli("queues", "sqlite:work.db", "--json").json
     assert (listed["queue"], listed["ready"]) == ("sqlite:work.db/enrich", 1)
-
-
-def test_a_name_of_a_queue_cannot_control_the_terminal(cli: Cli) -> None:
-    SQLiteQueue("work.db", queue=EVIL).close()
-    ran = cli("queues", "sqlite:work.db")
-    assert ran.out.splitlines()[1].startswith("sqlite:work.db/evil\\x1b[2J\\u202e\\n[red]\t0")
-    assert cli("queues", "sqlite:work.db", "--json").json[0]["queue"].endswith(EVIL)
 
 
 @pytest.mark.parametrize("damaged", [False, True])

@@ -1,13 +1,11 @@
 """`holdfast` on `sqlite:` URLs: every command does what it does on files."""
 
 import sqlite3
-import stat
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from holdfast import AnyMessage, open_queue
 from holdfast.chat.building import open_conversations
 from holdfast.exports.building import open_jobs
 from support.cli.commands import Cli, real, require_one_line
@@ -49,71 +47,6 @@ def test_a_message_is_pushed_worked_on_and_purged(cli: Cli) -> None:
     assert counts(cli)["completed"] == 0
 
 
-def test_dead_letters_are_listed_shown_redriven_and_dropped(cli: Cli) -> None:
-    cli("push", URL, '{"id": "a", "secret": "canary"}', '{"id": "b"}')
-    ran = real(cli.folder, "work", URL, "tasks:reject", "--until-empty", "--isolation=process")
-    assert ran.code == 0, ran.err
-    listed = cli("dead", "list", URL).out
-    assert "a\t1\tcanary-reason" in listed
-    assert "canary\n" not in listed
-    assert "why         canary-reason" in cli("dead", "show", URL, "a").out
-    assert cli("dead", "redrive", URL, "a").out == "redriven 1\n"
-    assert cli("dead", "drop", URL, "b", "--yes").out == "dropped 1\n"
-    assert counts(cli) == {"ready": 1, "leased": 0, "completed": 0, "failed": 0}
-    ran = cli("dead", "redrive", URL, "missing", "--json")
-    assert (ran.code, ran.json["missing"]) == (1, ["missing"])
-
-
-def test_messages_are_searched_and_cancelled(cli: Cli) -> None:
-    cli("push", URL, '{"id": "a", "domain": "example.com"}', '{"id": "b"}')
-    found = cli("list", URL, "--where", "domain=example.com", "--json").json
-    assert [message["id"] for message in found] == ["a"]
-    assert cli("cancel", URL, "a").code == 0
-    assert counts(cli) == {"ready": 1, "leased": 0, "completed": 0, "failed": 1}
-
-
-def test_a_holder_and_its_lease_are_explained(cli: Cli) -> None:
-    with open_queue(URL) as queue:
-        queue.push(AnyMessage(id="a"))
-        queue.poll()
-        [message] = cli("explain", URL, "a", "--json").json
-    assert message["state"] == "leased"
-    assert message["lease"]["attempt"] == 1
-
-
-def test_queues_of_one_database_are_separate(cli: Cli) -> None:
-    for name in ("", "/enrich", "/acme/enrich"):
-        cli("push", f"sqlite:work.db{name}", '{"id": "a"}')
-    assert cli("status", "sqlite:work.db/acme/enrich", "--json").json["queue"] == "acme/enrich"
-    cli("push", "sqlite:work.db/enrich", '{"id": "b"}')
-    assert [counts(cli, f"sqlite:work.db{name}")["ready"] for name in ("", "/enrich")] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["status", "QUEUE"],
-        ["list", "QUEUE"],
-        ["show", "QUEUE", "a"],
-        ["explain", "QUEUE", "a"],
-        ["purge", "QUEUE", "--older-than", "7d"],
-        ["dead", "list", "QUEUE"],
-        ["dead", "show", "QUEUE", "a"],
-        ["dead", "redrive", "QUEUE", "--all"],
-        ["dead", "drop", "QUEUE", "a", "--yes"],
-    ],
-    ids=" ".join,
-)
-@pytest.mark.parametrize("url", ["sqlite:nothere.db", "sqlite:new/nothere.db/q"])
-def test_read_only_commands_never_create_the_database(
-    cli: Cli, words: list[str], url: str
-) -> None:
-    ran = cli(*(url if word == "QUEUE" else word for word in words))
-    assert ran.code == 3
-    assert "there is no queue at" in require_one_line(ran)
-    assert [path.name for path in cli.folder.iterdir()] == ["tasks.py"]
-
-
 def test_a_missing_queue_of_a_database_is_reported_and_not_created(cli: Cli) -> None:
     cli("push", URL, "{}")
     ran = cli("status", "sqlite:work.db/other")
@@ -138,12 +71,6 @@ def test_a_bad_url_is_one_line_and_code_2(cli: Cli, url: str, complaint: str) ->
     assert ran.code == 2
     assert complaint in require_one_line(ran)
     assert [path.name for path in cli.folder.iterdir()] == ["tasks.py"]
-
-
-def test_a_group_shares_the_database(cli: Cli) -> None:
-    assert cli("push", "sqlite:shared/work.db?access=group", "{}").code == 0
-    assert stat.S_IMODE((cli.folder / "shared/work.db").stat().st_mode) == 0o660
-    assert stat.S_IMODE((cli.folder / "shared").stat().st_mode) == 0o2770
 
 
 # -- exports and conversations

@@ -1,7 +1,5 @@
 """`holdfast web` and `holdfast top` as processes."""
 
-import os
-import pty
 import re
 import signal
 import subprocess
@@ -12,14 +10,7 @@ import pytest
 
 from holdfast import AnyMessage, open_queue
 from holdfast.cli.web import WebOptions
-from support.cli.commands import Cli, require_one_line
-
-
-@pytest.fixture
-def cli(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Cli:
-    return Cli(tmp_path, capsys, monkeypatch)
+from support.cli.commands import Cli, OnTerminal, require_one_line
 
 
 @pytest.mark.parametrize(
@@ -96,41 +87,32 @@ def test_top_of_a_missing_queue_is_an_error(cli: Cli) -> None:
     assert "there is no queue" in require_one_line(ran)
 
 
-def test_top_redraws_a_terminal_until_ctrl_c(cli: Cli) -> None:
+@pytest.mark.parametrize(
+    "words", [["top", "enrich", "missing"], ["status", "enrich", "--watch"]]
+)
+def test_a_terminal_is_redrawn_until_ctrl_c(cli: Cli, words: list[str]) -> None:
     with open_queue("enrich") as queue:
         queue.push_many([AnyMessage(id="held"), AnyMessage(id="waiting")])
         queue.poll()
-        terminal, process_end = pty.openpty()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.cli", "top", "enrich", "missing", "--every=0.2"],
-            stdout=process_end,
-            env={**os.environ, "COLUMNS": "140", "LINES": "50", "TERM": "xterm"},
-        )
-        os.close(process_end)
-        shown = ""
-        while shown.count("held for") < 3:
-            shown += os.read(terminal, 65536).decode(errors="replace")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
-        os.close(terminal)
+        terminal = OnTerminal(cli.folder, *words, "--every=0.2", stream="stdout", LINES="50")
+        terminal.read(*[b"held for"] * 3)
+        terminal.process.send_signal(signal.SIGINT)
+        shown = terminal.read().decode()
+        assert terminal.process.wait(10) == 0
     assert "working" in shown
-    assert "there is no queue at" in shown
     assert "━" in shown
+    assert ("there is no queue at" in shown) == ("missing" in words)
 
 
 def test_top_prints_once_to_a_terminal_that_cannot_redraw(cli: Cli) -> None:
     with open_queue("enrich") as queue:
         queue.push(AnyMessage(id="held"))
         queue.poll()
-        terminal, process_end = pty.openpty()
-        command = [sys.executable, "-m", "holdfast.cli", "top", "enrich"]
-        env = {**os.environ, "COLUMNS": "140", "TERM": "dumb"}
-        assert subprocess.run(command, stdout=process_end, env=env, timeout=60).returncode == 0
-        os.close(process_end)
-        shown = os.read(terminal, 65536).decode()
-        os.close(terminal)
-    assert "held" in shown
-    assert "\x1b" not in shown
+        terminal = OnTerminal(cli.folder, "top", "enrich", stream="stdout", TERM="dumb")
+        shown = terminal.read()
+        assert terminal.process.wait(10) == 0
+    assert b"held" in shown
+    assert b"\x1b" not in shown
 
 
 @pytest.mark.parametrize(("mode", "is_reported"), [(0o644, True), (0o600, False)])

@@ -1,8 +1,7 @@
 """`holdfast work`: real processes, real signals."""
 
 import json
-import os
-import pty
+import re
 import signal
 import subprocess
 import time
@@ -15,10 +14,8 @@ import pytest
 from holdfast import AnyMessage, MessageState, open_queue
 from support.cli.commands import (
     WAIT_TIMEOUT_SECONDS,
-    clean_env,
-    command,
+    OnTerminal,
     eventually,
-    read_terminal,
     real,
     require_one_line,
     start,
@@ -43,24 +40,6 @@ def test_work_is_done_until_the_queue_is_empty(place: WorkFolder, isolation: str
     assert place.queue.stats().completed == 3
 
 
-def test_a_coroutine_is_awaited(place: WorkFolder) -> None:
-    place.push("a", "b")
-    assert place.work("tasks:gentle", "--isolation=async").code == 0
-    assert place.read_effects() == ["gently a", "gently b"]
-
-
-def test_a_message_of_another_model_becomes_a_dead_letter_with_a_reason(
-    place: WorkFolder,
-) -> None:
-    place.push("nameless")
-    ran = place.work("tasks:greet")
-    assert ran.code == 0
-    assert ran.out.startswith("completed 0, retried 0, dead lettered 1")
-    [letter] = place.queue.dead_letters()
-    assert letter.reason is not None
-    assert "name: Field required" in letter.reason
-
-
 def test_attempts_are_limited_and_the_last_error_is_kept(place: WorkFolder) -> None:
     place.push("a")
     ran = place.work("tasks:fail", "--max-attempts=1", "--json")
@@ -77,19 +56,6 @@ def test_a_failed_message_waits_by_the_backoff_of_the_option(place: WorkFolder) 
     [message] = place.queue.find("a")
     assert message.due_at is not None
     assert 3500 < message.due_at.timestamp() - time.time() <= 7200  # with its jitter
-
-
-def test_a_backoff_that_cannot_be_read_is_one_line_with_the_form(place: WorkFolder) -> None:
-    ran = place.work("tasks:fail", "--backoff=soon,please")
-    assert ran.code == 2
-    assert "write it as 5s,x2,max 10m" in require_one_line(ran)
-
-
-def test_a_handler_that_returns_nonsense_is_reported(place: WorkFolder) -> None:
-    place.push("a")
-    assert place.work("tasks:nonsense").code == 0
-    [letter] = place.queue.dead_letters()
-    assert "int" in str(letter.reason)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +90,7 @@ def test_a_handler_that_cannot_be_loaded_is_reported_and_no_message_is_touched(
         ("--log-format=xml", "text or json"),
         ("--lease=0", "lease_seconds"),
         ("--stall=0s", "stall_seconds"),
+        ("--backoff=soon,please", "write it as 5s,x2,max 10m"),
         ("--concurrency=0", "--concurrency"),
         ("--metrics-port=99999", "--metrics-port"),
     ],
@@ -153,33 +120,6 @@ def test_a_signal_lets_running_work_finish(
     assert json.loads(out)["completed"] == 2
     stats = place.queue.stats()
     assert (stats.completed, stats.ready, stats.leased) == (2, 1, 0)
-
-
-def test_a_second_ctrl_c_stops_now_and_gives_the_work_back(place: WorkFolder) -> None:
-    place.push("a")
-    worker = place.start("tasks:hang", "--isolation=process", "--drain=1h")
-    eventually(has_started(place, 1))
-    worker.send_signal(signal.SIGINT)
-    assert log_contains(worker, b"draining")
-    worker.send_signal(signal.SIGINT)
-    code, out, err = wait_for_end(worker)
-    assert code == 130
-    assert "stopping now" in err
-    assert "given back 1" in out
-    [task] = place.queue.peek(MessageState.PENDING)
-    assert task.attempts == 0
-
-
-def test_a_second_ctrl_c_ends_even_a_thread_that_hangs(place: WorkFolder) -> None:
-    place.push("a")
-    worker = place.start("tasks:hang", "--lease=1s")
-    eventually(has_started(place, 1))
-    worker.send_signal(signal.SIGINT)
-    assert log_contains(worker, b"draining")
-    worker.send_signal(signal.SIGINT)
-    code, _, _ = wait_for_end(worker)
-    assert code == 130
-    eventually(lambda: place.queue.stats().expired == 1)  # it will be redelivered
 
 
 @pytest.mark.requirement("R001-006")
@@ -337,32 +277,75 @@ def test_the_second_signal_says_what_happens_to_running_work(
     assert log_contains(worker, b"draining: 1 running")
     worker.send_signal(signal.SIGTERM)
     assert log_contains(worker, b"stopping now: " + text)
-    assert wait_for_end(worker)[0] == 128 + signal.SIGTERM
+    code, out, _ = wait_for_end(worker)
+    assert code == 128 + signal.SIGTERM
     [message] = place.queue.find("a")
-    assert message.state.value == ("leased" if isolation == "thread" else "pending")
+    if isolation == "process":
+        assert "given back 1" in out
+        assert (message.state.value, message.attempts) == ("pending", 0)
+    else:
+        assert message.state.value == "leased"  # it is redelivered when its lease ends
 
 
 def test_a_terminal_shows_warnings_as_plain_lines_and_what_ctrl_c_does_next(
     place: WorkFolder,
 ) -> None:
     place.push("a", "b")
-    terminal, other_end = pty.openpty()
-    worker = subprocess.Popen(
-        command("work", place.url, "tasks:fail", "--drain=1s"),
-        cwd=place.folder,
-        env=clean_env(COLUMNS="120", TERM="xterm"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=other_end,
-    )
-    os.close(other_end)
+    terminal = OnTerminal(place.folder, "work", place.url, "tasks:fail", "--drain=1s")
     eventually(lambda: all(place.queue.find(name)[0].past for name in ("a", "b")))
     time.sleep(0.3)  # two drawings of the live line
-    worker.send_signal(signal.SIGINT)
-    shown = read_terminal(terminal)
-    assert worker.wait(WAIT_TIMEOUT_SECONDS) == 0
+    terminal.process.send_signal(signal.SIGINT)
+    shown = terminal.read()
+    assert terminal.process.wait(WAIT_TIMEOUT_SECONDS) == 0
     assert b"retried a: ValueError" in shown
     assert b"event=" not in shown
     before, _, after = shown.partition(b"draining:")
     assert b"Ctrl-C drains" in before
     assert b"Ctrl-C drains" not in after
+
+
+def read_failure(place: WorkFolder, *options: str) -> dict[str, str]:
+    """Run a handler that fails once, and return the line of its dead letter."""
+    place.push("a")
+    ran = place.work("tasks:fail", "--max-attempts=1", "--log-format=json", *options)
+    lines = map(json.loads, ran.err.splitlines())
+    [failure] = [line for line in lines if line["event"] == "dead_lettered"]
+    return dict(failure)
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_json_lines_have_the_traceback(place: WorkFolder, isolation: str) -> None:
+    failure = read_failure(place, f"--isolation={isolation}")
+    assert "in fail" in failure["traceback"]
+    assert "ValueError: no such luck" in failure["traceback"]
+
+
+def test_the_command_that_is_named_explains_the_failure(place: WorkFolder) -> None:
+    program, *words = read_failure(place)["explain"].split()
+    assert program == "holdfast"
+    assert "no such luck" in real(place.folder, *words).out
+
+
+def test_tracebacks_can_be_turned_off(place: WorkFolder) -> None:
+    failure = read_failure(place, "--no-tracebacks", "--isolation=process")
+    assert "traceback" not in failure
+    assert "no such luck" not in str(failure)
+    assert "ValueError" in failure["reason"]
+
+
+def test_a_terminal_shows_the_traceback_and_the_command(place: WorkFolder) -> None:
+    """And does not break the command into lines that cannot be copied."""
+    place.push("a")
+    words = ("work", place.url, "tasks:fail", "--max-attempts=1", "--until-empty")
+    terminal = OnTerminal(place.folder, *words, COLUMNS="40")
+    shown = terminal.read().decode().replace("\r\n", "\n")
+    assert terminal.process.wait(WAIT_TIMEOUT_SECONDS) == 0
+    tasks = place.folder / "tasks.py"
+    expected = rf"""dead lettered a: failed once, last: ValueError \(attempt 1\)
+    Traceback \(most recent call last\):
+      File "{re.escape(str(tasks))}", line \d+, in fail
+        raise ValueError\("no such luck"\)
+    ValueError: no such luck
+  holdfast explain {re.escape(place.url)} a
+"""
+    assert re.search(expected, shown), shown

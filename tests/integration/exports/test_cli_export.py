@@ -4,14 +4,9 @@ JB-15, JB-16, JB-28 (going on after a death), JB-34 (names), JB-35, I-JB-13 (can
 """
 
 import json
-import os
-import pty
 import re
-import select
 import signal
 import sqlite3
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,19 +14,18 @@ import pytest
 import typer
 from moto import mock_aws
 
-from holdfast.cli.formatting import format_bytes, parse_size
+from holdfast.cli.arguments import parse_size
 from holdfast.exports.commands.plan import read_list
 from holdfast.exports.model import JobStatus
+from holdfast.text import format_bytes
 from support.cli.commands import (
     WAIT_TIMEOUT_SECONDS,
     Cli,
+    OnTerminal,
     Ran,
-    command,
     eventually,
-    real,
     require_one_line,
 )
-from support.cli.commands import clean_env as environment
 from support.cli.export_folder import (
     CANARY,
     NO_AWS,
@@ -46,8 +40,6 @@ from support.cli.export_folder import (
 from support.http_server import cut, file, redirect
 from support.paths import ROOT
 from support.workers.running import is_alive
-
-COMMANDS = ("run", "serve", "list", "show", "tables", "doctor")
 
 
 @pytest.fixture
@@ -72,13 +64,6 @@ def check_output(ran: Ran) -> str:
     assert CANARY not in ran.out + ran.err
     assert TOKEN not in ran.out + ran.err
     return ran.out + ran.err
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself_and_is_in_the_reference(cli: Cli, command: str) -> None:
-    assert f"Usage: holdfast export {command}" in cli("export", command, "--help").out
-    reference = (ROOT / "docs/reference/cli.md").read_text()
-    assert f"`holdfast export {command}" in reference
 
 
 # -- success
@@ -216,13 +201,6 @@ def test_a_target_that_is_impossible_is_refused(cli: Cli, to: str, why: str) -> 
     assert why in require_one_line(ran)
 
 
-def test_a_list_that_does_not_exist_is_a_wrong_argument(cli: Cli) -> None:
-    ran = cli("export", "run", "nope.txt", "--to", "out")
-    assert ran.code == 2
-    assert "cannot read 'nope.txt': No such file or directory" in require_one_line(ran)
-    assert "QUEUE" not in ran.err
-
-
 def test_a_missing_bucket_is_reported_before_a_file_is_fetched(
     place: ExportCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,15 +236,6 @@ def test_a_job_id_stands_for_one_list_and_one_target(place: ExportCli) -> None:
     assert changed.code == 4
     assert "has another list" in require_one_line(changed)
     assert place.count_requests("a.txt", "b.txt") == [1, 0]
-
-
-def test_without_pycurl_the_error_says_what_to_install(place: ExportCli) -> None:
-    (place.folder / "none").mkdir()
-    (place.folder / "none/pycurl.py").write_text("raise ImportError('no pycurl')")
-    words = place.make_arguments("run", place.write_urls("a.txt"), "--to", "out")
-    ran = real(place.folder, *words, env={"PYTHONPATH": str(place.folder / "none")})
-    assert ran.code == 2
-    assert "pip install '.[export]'" in require_one_line(ran)
 
 
 def test_nothing_is_left_open_in_any_process_of_a_run(place: ExportCli) -> None:
@@ -309,22 +278,6 @@ def test_a_killed_command_continues_without_fetching_finished_files_again(
     assert "continuing: 3 of 5 are done" in check_output(ran)
     assert place.read_files() == place.expect_files(*names)
     assert place.count_requests(*names[:3]) == [1, 1, 1]
-
-
-def test_a_killed_worker_is_replaced_and_its_files_are_fetched(place: ExportCli) -> None:
-    """The pool replaces a killed worker (JB-28)."""
-    place.serve("a.txt", slow=("slow",))
-    process = place.start("run", place.write_urls("a.txt", "slow"), "--to", "out")
-    place.wait_for_tasks(1)
-    eventually(lambda: place.count_requests("slow") == [1])
-    [worker] = list_workers(process.pid)
-    os.kill(worker, signal.SIGKILL)
-    eventually(lambda: place.count_requests("slow") == [2])
-    place.open()
-    ran = wait_for_end(process)
-    assert ran.code == 0, ran.err
-    assert f"worker {worker} ended (SIGKILL)" in check_output(ran)
-    assert place.read_files() == place.expect_files("a.txt", "slow")
 
 
 def test_ctrl_c_lets_running_downloads_finish(place: ExportCli) -> None:
@@ -393,48 +346,18 @@ def test_the_live_view_shows_names_cleaned_and_no_query(place: ExportCli) -> Non
     place.serve(slow=("slow",))
     entry = {"url": place.make_url("slow"), "key": "[red]big\u200b.bin"}
     (place.folder / "urls.txt").write_text(json.dumps(entry))
-    terminal, other_end = pty.openpty()
-    process = start_on(other_end, place)
+    words = place.make_arguments("run", "urls.txt", "--to", "out")
+    terminal = OnTerminal(place.folder, *words, **NO_AWS)
     try:
-        seen = read_terminal(terminal, b"[red]big\\u200b.bin", b"0 of 1")
+        terminal.read(b"[red]big\\u200b.bin", b"0 of 1")
         place.open()
-        seen += read_terminal(terminal)
-        assert process.wait(WAIT_TIMEOUT_SECONDS) == 0
+        seen = terminal.read()
+        assert terminal.process.wait(WAIT_TIMEOUT_SECONDS) == 0
     finally:
-        os.close(terminal)
-        process.kill()
-        process.wait()
+        terminal.process.kill()
+        terminal.process.communicate()
     assert b"Ctrl-C drains" in seen
     assert CANARY.encode() not in seen
-
-
-def read_terminal(terminal: int, *words: bytes) -> bytes:
-    """Return what appears until all words did, or without words until the end."""
-    seen, until = b"", time.monotonic() + WAIT_TIMEOUT_SECONDS
-    while not words or not all(word in seen for word in words):
-        readable, _, _ = select.select([terminal], [], [], until - time.monotonic())
-        assert readable, f"it never appeared: {seen!r}"
-        try:
-            seen += os.read(terminal, 4096)
-        except OSError:  # closed
-            assert not words, f"it ended before that appeared: {seen!r}"
-            break
-    return seen
-
-
-def start_on(terminal: int, place: ExportCli) -> "subprocess.Popen[bytes]":
-    words = place.make_arguments("run", "urls.txt", "--to", "out")
-    env = environment(**NO_AWS, COLUMNS="120", TERM="xterm")
-    process = subprocess.Popen(
-        command(*words),
-        cwd=place.folder,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=terminal,
-    )
-    os.close(terminal)
-    return process
 
 
 # -- read-only commands

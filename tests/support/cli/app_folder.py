@@ -1,14 +1,12 @@
 """A folder with an app whose tasks write their effects to a file, for real workers."""
 
-import subprocess
 import sys
 from pathlib import Path
-from threading import Timer
 from types import ModuleType
 from typing import Any
 
 from holdfast import Holdfast
-from support.cli.commands import WAIT_TIMEOUT_SECONDS, Ran, real, start
+from support.cli.commands import Ran, real
 
 TASKS = """
 import asyncio
@@ -31,11 +29,6 @@ class Site:
 def note(text):
     with open(FOLDER / "effects", "a") as file:
         file.write(text + "\\n")
-
-
-def wait_for_file(name):
-    while not (FOLDER / name).exists():
-        time.sleep(0.02)
 
 
 @app.task
@@ -72,24 +65,6 @@ def opaque():
 @app.task(isolation="process", retries=0)
 def die():
     os.kill(os.getpid(), 9)
-
-
-@app.task
-def slow(name: str, ctx):
-    note(f"slow {name} {ctx.attempt}")
-    wait_for_file("finish")
-    return ctx.attempt
-
-
-@app.task(isolation="process")
-def endless():
-    note("endless")
-    wait_for_file("never")
-
-
-@app.task
-def version():
-    note("version 1")
 """
 
 
@@ -99,11 +74,9 @@ class AppFolder:
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
         self.url = url.replace("FOLDER", str(folder))
-        self.source = TASKS.replace("URL", self.url)
-        (folder / "tasks.py").write_text(self.source)
-        self.app = _load_app(self.source, folder)
-        self._started: list[subprocess.Popen[bytes]] = []
-        self._timers: list[Timer] = []
+        source = TASKS.replace("URL", self.url)
+        (folder / "tasks.py").write_text(source)
+        self.app = _load_app(source, folder)
 
     def push(self, task: str, *args: Any, **kwargs: Any) -> str:
         """Push a task, as a producer in another process does."""
@@ -117,27 +90,13 @@ class AppFolder:
         """Run a worker until the queue is empty."""
         return real(self.folder, "work", "tasks:app", "--until-empty", "--json", *options)
 
-    def start(self, *options: str) -> subprocess.Popen[bytes]:
-        """Start a worker, which `close` kills."""
-        process = start(self.folder, "work", "tasks:app", *options)
-        self._started.append(process)
-        # Ends its output, so that a test that waits for a line of it fails in the end.
-        self._timers.append(Timer(WAIT_TIMEOUT_SECONDS, process.kill))
-        self._timers[-1].start()
-        return process
-
     def read_effects(self) -> list[str]:
         """Return the lines that tasks wrote."""
         path = self.folder / "effects"
         return path.read_text().splitlines() if path.exists() else []
 
     def close(self) -> None:
-        """Kill the workers and close the queue."""
-        for timer in self._timers:
-            timer.cancel()
-        for process in self._started:
-            process.kill()
-            process.communicate()
+        """Close the queue."""
         self.app.close()
 
 

@@ -4,11 +4,12 @@ import ctypes
 import io
 import json
 import os
+import pty
+import select
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,18 +72,38 @@ def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[byt
     """Start a real process, for signals and pipes."""
     options.setdefault("stdin", subprocess.DEVNULL)
     options.setdefault("env", clean_env())
-    options.setdefault("stderr", subprocess.PIPE)
-    return subprocess.Popen(command(*arguments), cwd=folder, stdout=subprocess.PIPE, **options)
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen(command(*arguments), cwd=folder, **options)
 
 
-def read_terminal(terminal: int) -> bytes:
-    """Return what is written to a terminal until its other end is closed."""
-    shown = b""
-    with suppress(OSError):  # Linux reports the end as an error
-        while chunk := os.read(terminal, 65536):
-            shown += chunk
-    os.close(terminal)
-    return shown
+class OnTerminal:
+    """A real process whose stderr, or stdout, is a terminal."""
+
+    def __init__(
+        self, folder: Path, *arguments: str, stream: str = "stderr", **env: str
+    ) -> None:
+        self._terminal, other_end = pty.openpty()
+        env = clean_env(**{"COLUMNS": "120", "TERM": "xterm", **env})
+        self.process = start(folder, *arguments, env=env, **{stream: other_end})
+        os.close(other_end)
+        self._shown = b""
+
+    def read(self, *words: bytes) -> bytes:
+        """Return what was shown when all words were, or without words at the end.
+
+        A word that is given twice must have been shown twice.
+        """
+        until = time.monotonic() + WAIT_TIMEOUT_SECONDS
+        while not words or any(self._shown.count(word) < words.count(word) for word in words):
+            seconds = until - time.monotonic()
+            assert select.select([self._terminal], [], [], seconds)[0], self._shown
+            try:
+                self._shown += os.read(self._terminal, 65536)
+            except OSError:  # Linux reports the end as an error
+                assert not words, f"it ended before that appeared: {self._shown!r}"
+                os.close(self._terminal)
+                break
+        return self._shown
 
 
 def real(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Ran:

@@ -1,21 +1,28 @@
-"""Find conversations, and the read-only commands `holdfast chat show` and `outbox`."""
+"""Find and format conversations, and the read-only commands `holdfast chat show` and `outbox`.
+
+Phone numbers and addresses are masked by default, because terminals are shared, filmed and
+pasted into tickets. Bodies are shown, without anything that could control the terminal.
+"""
 
 import os
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.chat.commands import formatting
 from holdfast.chat.formatting import (
     format_body,
+    format_status,
     get_received_at,
     has_id_prefix,
     mask_address,
 )
+from holdfast.chat.model import redact_id
+from holdfast.chat.outbox import get_outbox_state
 from holdfast.cli.arguments import MAX_COUNT, AsJson
 from holdfast.cli.console import (
     info,
@@ -26,20 +33,21 @@ from holdfast.cli.console import (
     print_result,
 )
 from holdfast.cli.errors import NotFound, UsageError
-from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.lease.clock import SYSTEM_CLOCK, to_utc
+from holdfast.text import format_age, format_count, format_duration
 from holdfast.urls import require_store
 
 if TYPE_CHECKING:
     from holdfast.chat.building import ChatApp
-    from holdfast.chat.model import Conversation
+    from holdfast.chat.model import Conversation, HistoryMessage, Staged, Window
     from holdfast.chat.ports import ConversationStore
 
 _POLL_SECONDS = 0.5
 From = Annotated[
     str | None,
-    typer.Option(
-        "--from", metavar="ADDRESS", help="The customer's address, if several have the same id."
-    ),
+    "--from",
+    "ADDRESS",
+    "The customer's address, if several have the same id.",
 ]
 
 
@@ -47,10 +55,20 @@ From = Annotated[
 class ViewOptions:
     """The options of commands that show conversations."""
 
-    full: Annotated[
-        bool, typer.Option("--full", help="Show phone numbers and addresses unmasked.")
-    ] = False
+    full: Annotated[bool, "Show phone numbers and addresses unmasked."] = False
     as_json: AsJson = False
+
+    def format_address(self, conversation: "Conversation") -> str:
+        """Return the customer's address, masked unless `full`."""
+        address = conversation.key.primary_channel
+        return address if self.full else mask_address(address)
+
+    def format_id(self, conversation_id: str) -> str:
+        """Return a conversation's id, redacted unless `full`."""
+        return conversation_id if self.full else redact_id(conversation_id)
+
+
+MASKED = ViewOptions()
 
 
 # -- stores
@@ -97,7 +115,7 @@ def find_conversation(
     if not matches:
         raise NotFound(f"there is no conversation {name!r}: see `holdfast chat show`")
     if len(matches) > 1:
-        customers = sorted({formatting.format_address(match, full=False) for match in matches})
+        customers = sorted(set(map(MASKED.format_address, matches)))
         raise UsageError(
             f"{name!r} matches several conversations ({', '.join(customers)}): write more of "
             "the id, or add --from"
@@ -105,7 +123,7 @@ def find_conversation(
     return matches[0]
 
 
-# -- commands
+# -- conversations
 
 
 def show(
@@ -134,23 +152,24 @@ def show(
 def _list(store: "ConversationStore", view: ViewOptions) -> None:
     staged = Counter({waiting.key: waiting.fragments for waiting in store.waiting()})
     now = SYSTEM_CLOCK.time()
+    columns: dict[str, Callable[[Conversation], str]] = {
+        "conversation": lambda each: view.format_id(each.key.conversation_id),
+        "customer": view.format_address,
+        "status": lambda each: format_status(each, now),
+        "messages": lambda each: f"{each.message_count:,}",
+        "staged": lambda each: f"{staged[each.key]:,}" if staged[each.key] else "-",
+        "last change": lambda each: _format_ago(each.updated_at, now),
+    }
     print_list(
         view.as_json,
         list(store.conversations()),
-        lambda each: {
-            **formatting.conversation_to_json(each, view.full),
-            "staged": staged[each.key],
-        },
-        formatting.HEADINGS,
-        lambda each: formatting.conversation_to_row(each, staged[each.key], now, view.full),
+        lambda each: {**_to_json(each, view), "staged": staged[each.key]},
+        columns,
     )
 
 
 def _show(
-    store: "ConversationStore",
-    conversation: "Conversation",
-    last: int,
-    view: ViewOptions,
+    store: "ConversationStore", conversation: "Conversation", last: int, view: ViewOptions
 ) -> None:
     name = conversation.key.conversation_id
     staged = sorted(store.staged(name), key=lambda row: (get_received_at(row), row.message_sid))
@@ -158,23 +177,98 @@ def _show(
     if view.as_json:
         more = {
             "staged": [{"sid": row.message_sid, "body": format_body(row)} for row in staged],
-            "history": [formatting.history_to_json(message) for message in history],
+            "history": [history_to_json(message) for message in history],
         }
-        print_json({**formatting.conversation_to_json(conversation, view.full), **more})
+        print_json({**_to_json(conversation, view), **more})
         return
-    window, now = store.window(name), SYSTEM_CLOCK.time()
-    print_facts(formatting.describe_conversation(conversation, window, now, view.full))
-    lines = [line for message in history for line in formatting.format_history(message)]
+    print_facts(_describe(conversation, store.window(name), SYSTEM_CLOCK.time(), view))
+    lines: list[str] = []
+    for message in history:
+        speaker = "reply" if message.role == "assistant" else "customer"
+        lines += _format_lines(speaker, message.at, message.body)
     for row in staged:
-        lines += formatting.format_staged("staged", row)
+        lines += format_staged("staged", row)
     if lines:
         print_result("", *lines)
 
 
+def _describe(
+    conversation: "Conversation", window: "Window | None", now: float, view: ViewOptions
+) -> Iterator[tuple[str, str]]:
+    """Yield (heading, text) for each fact of the conversation."""
+    yield "conversation", view.format_id(conversation.key.conversation_id)
+    yield "customer", f"{view.format_address(conversation)} ({conversation.key.channel})"
+    yield "status", format_status(conversation, now)
+    if conversation.is_locked(now):
+        left = format_duration(conversation.lock_expires_at - now)
+        yield "lock", f"ends in {left}, unless it is renewed"
+    if (outbox := conversation.outbox) is not None:
+        messages = format_count(len(outbox.sids), "message")
+        yield "reply", f"{get_outbox_state(outbox)}, to {messages}"
+    yield "window", _format_window(window, now)
+    yield "messages", f"{conversation.message_count:,}"
+    tokens = (conversation.prompt_tokens, conversation.completion_tokens)
+    yield "tokens", f"{tokens[0]:,} read, {tokens[1]:,} written"
+    if conversation.thread_id:
+        yield "thread", conversation.thread_id
+    yield "started", _format_ago(conversation.created_at, now)
+    yield "last change", _format_ago(conversation.updated_at, now)
+
+
+def _format_window(window: "Window | None", now: float) -> str:
+    if window is None or window.expires_at <= now:
+        return "none open"
+    sent = "its trigger is in the queue" if window.triggered else "its trigger is not sent yet"
+    return f"open for {format_age(window.opened_at, now)}; {sent}"
+
+
+def _format_ago(at: float, now: float) -> str:
+    """Return how long ago a time was, or - for none."""
+    return f"{format_age(at, now)} ago" if at else "-"
+
+
+def format_staged(speaker: str, staged: "Staged") -> Iterator[str]:
+    """Yield the lines of a staged message."""
+    return _format_lines(speaker, get_received_at(staged), format_body(staged))
+
+
+def _format_lines(speaker: str, at: float, body: str) -> Iterator[str]:
+    """Yield the lines of a body, after a time in UTC and a speaker."""
+    first, *others = body.splitlines() or [""]
+    margin = f"{to_utc(at):%Y-%m-%d %H:%M:%S}  {speaker:<8}  "
+    yield f"{margin}{first}"
+    for line in others:
+        yield f"{'':<{len(margin)}}{line}"
+
+
+def _to_json(conversation: "Conversation", view: ViewOptions) -> dict[str, Any]:
+    """Return the conversation as JSON."""
+    outbox = conversation.outbox
+    return {
+        "conversation": view.format_id(conversation.key.conversation_id),
+        "customer": view.format_address(conversation),
+        "channel": conversation.key.channel.value,
+        "status": conversation.status,
+        "messages": conversation.message_count,
+        "prompt_tokens": conversation.prompt_tokens,
+        "completion_tokens": conversation.completion_tokens,
+        "outbox": None if outbox is None else get_outbox_state(outbox),
+        "lock_expires_at": conversation.lock_expires_at or None,
+        "created_at": conversation.created_at,
+        "updated_at": conversation.updated_at,
+    }
+
+
+def history_to_json(message: "HistoryMessage") -> dict[str, Any]:
+    """Return a message of the history as JSON."""
+    return {"seq": message.seq, "role": message.role, "at": message.at, "body": message.body}
+
+
+# -- replies
+
+
 def outbox(
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more until Ctrl-C.")
-    ] = False,
+    follow: Annotated[bool, "--follow", "-f", "Wait for more until Ctrl-C."] = False,
     *,
     view: ViewOptions,
 ) -> None:
@@ -185,11 +279,10 @@ def outbox(
     folder = read_settings(ChatSettings, os.environ).outbox_folder
     seen: set[str] = set()
     try:
-        while True:
-            _show_new(folder, seen, view)
-            if not follow:
-                break
+        _show_new(folder, seen, view)
+        while follow:
             SYSTEM_CLOCK.sleep(_POLL_SECONDS)
+            _show_new(folder, seen, view)
     except KeyboardInterrupt:  # the normal way to end this
         return
     if not seen:
@@ -204,9 +297,9 @@ def _show_new(folder: Path, seen: set[str], view: ViewOptions) -> None:
             continue
         seen.add(reply.message_sid)
         to = reply.to if view.full else mask_address(reply.to)
-        name = formatting.format_id(reply.conversation_id, view.full)
+        name = view.format_id(reply.conversation_id)
         print_either(
             view.as_json,
             {"conversation": name, "to": to, "at": reply.sent_at, "body": reply.text},
-            *formatting.format_lines(f"to {to}", reply.sent_at, reply.text),
+            *_format_lines(f"to {to}", reply.sent_at, reply.text),
         )

@@ -1,18 +1,36 @@
-"""`holdfast chat assign`, `sweep`, `tables` and `doctor`: operate conversations."""
+"""`holdfast chat assign`, `parked`, `sweep`, `tables` and `doctor`: operate conversations."""
 
 import os
-from typing import Annotated
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from holdfast.chat.commands import formatting
-from holdfast.chat.commands.inspect import From, find_conversation, open_chat
-from holdfast.cli.arguments import AsJson
-from holdfast.cli.console import print_either
+from holdfast.chat.commands.inspect import (
+    MASKED,
+    From,
+    ViewOptions,
+    find_conversation,
+    format_staged,
+    open_chat,
+    open_store,
+)
+from holdfast.chat.errors import ParkedNotFound, PermanentError, TransientError
+from holdfast.chat.formatting import format_body
+from holdfast.chat.outbox import SendingReply, UnclearReply, get_outbox_state
+from holdfast.cli.arguments import AsJson, WithBody, Yes, complete_id
+from holdfast.cli.console import confirm, print_either, print_list, print_result
 from holdfast.cli.doctor import CreateTables, print_check_results, show_tables
 from holdfast.cli.errors import NotFound, UsageError
-from holdfast.cli.formatting import format_duration
-from holdfast.text import format_count
+from holdfast.errors import HoldfastError
+from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.queue.search import contains_text
+from holdfast.text import format_age, format_count, format_duration
+
+if TYPE_CHECKING:
+    from holdfast.chat.model import ParkedBatch
+    from holdfast.chat.ports import ConversationStore
 
 _ASSIGNMENTS = {
     "person": "a person answers; new batches are parked (`holdfast chat parked`)",
@@ -26,12 +44,7 @@ def assign(
     ],
     *,
     to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="person|writer",
-            help="Whether an operator or the writer answers from now on.",
-        ),
+        str, "person|writer", "Whether an operator or the writer answers from now on."
     ],
     address: From = None,
     as_json: AsJson = False,
@@ -46,10 +59,188 @@ def assign(
             if to == "person"
             else app.operator.resume_automation(key)
         )
-    name = formatting.format_id(key.conversation_id, full=False)
+    name = MASKED.format_id(key.conversation_id)
     if not changed:
         raise NotFound(f"conversation {name!r} no longer exists")
     print_either(as_json, {"conversation": name, "with": to}, f"{name}: {_ASSIGNMENTS[to]}")
+
+
+# -- parked batches
+
+Decision = Literal["retry", "sent", "drop"]
+_RESULTS: dict[Decision, str] = {
+    "retry": "staged again, for `holdfast chat work`",
+    "sent": "recorded as sent",
+    "drop": "dropped",
+}
+_QUESTIONS: dict[Decision, str] = {
+    "retry": "Answer {batches} after all?",
+    "sent": "Record the replies of {batches} as sent?",
+    "drop": "Permanently drop {batches} without a reply?",
+}
+_MAX_PROBLEMS = 3  # that an error names
+
+
+def parked(
+    parked_id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="The batch to decide about.")
+    ] = None,
+    retry: Annotated[bool, "Answer it after all."] = False,
+    sent: Annotated[bool, "Record its reply as sent."] = False,
+    drop: Annotated[bool, "Drop it without a reply."] = False,
+    everything: Annotated[
+        bool, "--all", "Decide about all batches, or all with --reason."
+    ] = False,
+    reason: Annotated[str, "TEXT", "Only batches whose reason contains this text."] = "",
+    yes: Yes = False,
+    bodies: WithBody = False,
+    *,
+    view: ViewOptions,
+) -> None:
+    """List parked batches with their reasons, or decide about one or all of them."""
+    given: dict[Decision, bool] = {"retry": retry, "sent": sent, "drop": drop}
+    decisions = [decision for decision, is_given in given.items() if is_given]
+    _check_usage(decisions, parked_id, everything, reason)
+    if parked_id is not None:
+        _decide(decisions[0], parked_id, view, yes=yes)
+    elif everything:
+        _decide_all(decisions[0], reason, view, yes=yes)
+    else:
+        _list(reason, bodies, view)
+
+
+def _check_usage(
+    decisions: list[Decision], parked_id: str | None, everything: bool, reason: str
+) -> None:
+    if len(decisions) > 1:
+        raise UsageError("--retry, --sent and --drop cannot be combined; give one of them")
+    if decisions and parked_id is None and not everything:
+        raise UsageError(
+            f"--{decisions[0]} needs the id of a batch, which `holdfast chat parked` shows, "
+            "or --all"
+        )
+    if not decisions and (parked_id is not None or everything):
+        raise UsageError("no decision is given: add --retry, --sent or --drop")
+    if parked_id is not None and (everything or reason):
+        raise UsageError("an id cannot be combined with --all or --reason")
+
+
+def _list(reason: str, bodies: bool, view: ViewOptions) -> None:
+    with open_store() as store:
+        batches = _select(store, reason)
+    columns: dict[str, Callable[[ParkedBatch], str]] = {
+        "parked": lambda batch: batch.parked_id,
+        "conversation": lambda batch: view.format_id(batch.key.conversation_id),
+        "messages": lambda batch: f"{len(batch.staged)}",
+        "reply": lambda batch: _get_reply_state(batch) or "-",
+        "age": lambda batch: format_age(batch.parked_at, SYSTEM_CLOCK.time()),
+        "reason": lambda batch: batch.reason,
+    }
+    print_list(view.as_json, batches, lambda batch: _to_json(batch, view), columns)
+    for batch in batches if bodies and not view.as_json else ():
+        print_result("", batch.parked_id)
+        for row in batch.staged:
+            print_result(*format_staged("customer", row))
+
+
+def _select(store: "ConversationStore", reason: str) -> "list[ParkedBatch]":
+    return [batch for batch in store.parked() if contains_text(batch.reason, reason)]
+
+
+def _get_reply_state(batch: "ParkedBatch") -> str | None:
+    return None if batch.outbox is None else get_outbox_state(batch.outbox)
+
+
+def _to_json(batch: "ParkedBatch", view: ViewOptions) -> dict[str, Any]:
+    return {
+        "parked": batch.parked_id,
+        "conversation": view.format_id(batch.key.conversation_id),
+        "reason": batch.reason,
+        "parked_at": batch.parked_at,
+        "messages": [format_body(staged) for staged in batch.staged],
+        "reply": _get_reply_state(batch),
+    }
+
+
+# -- decisions
+
+
+def _decide(decision: Decision, parked_id: str, view: ViewOptions, *, yes: bool) -> None:
+    with open_chat() as app:
+        batches = app.store.parked()
+        parked_id = complete_id(parked_id, (batch.parked_id for batch in batches))
+        if decision == "drop" and not yes:
+            confirm(_QUESTIONS[decision].format(batches="these messages"))
+        try:
+            batch = getattr(app.operator, decision)(parked_id)
+        except ParkedNotFound:
+            raise NotFound(
+                f"there is no parked batch {parked_id!r}: see `holdfast chat parked`"
+            ) from None
+    text = f"{batch.parked_id}: {_RESULTS[decision]}"
+    print_either(view.as_json, _to_json(batch, view), text)
+
+
+def _decide_all(decision: Decision, reason: str, view: ViewOptions, *, yes: bool) -> None:
+    """Decide about each batch, and print how many there were, also after an error.
+
+    Another operator may decide at the same time. Such a batch is skipped, also if it was
+    parked again meanwhile, because that one was not confirmed.
+    """
+    with open_chat() as app:
+        chosen = _select(app.store, reason)
+        if chosen and not yes:
+            confirm(_ask_about(decision, chosen))
+        known = {(batch.parked_id, batch.parked_at) for batch in chosen}
+        current = _select(app.store, reason) if chosen else []
+        batches = [batch for batch in current if (batch.parked_id, batch.parked_at) in known]
+        counts: Counter[str] = Counter()
+        problems: dict[str, str] = {}
+        try:
+            _apply(getattr(app.operator, decision), batches, counts, problems)
+        finally:
+            skipped = len(chosen) - len(batches) + counts["gone"]
+            result = {decision: counts["done"], "skipped": skipped, "failed": problems}
+            text = f"{_count_batches(counts['done'])}: {_RESULTS[decision]}"
+            others = f"; {skipped:,} decided by another operator" if skipped else ""
+            print_either(view.as_json, result, text + others)
+    if problems:
+        shown = [f"{name}: {text}" for name, text in list(problems.items())[:_MAX_PROBLEMS]]
+        raise HoldfastError(
+            f"{_count_batches(len(problems))} could not be decided ({'; '.join(shown)})"
+        )
+
+
+def _ask_about(decision: Decision, batches: "Collection[ParkedBatch]") -> str:
+    question = _QUESTIONS[decision].format(batches=_count_batches(len(batches)))
+    unclear = sum(isinstance(batch.outbox, SendingReply | UnclearReply) for batch in batches)
+    if decision == "retry" and unclear:
+        return f"{unclear:,} of them may have been sent and would be sent twice. {question}"
+    return question
+
+
+def _count_batches(count: int) -> str:
+    return format_count(count, "batch", "batches")
+
+
+def _apply(
+    decide: "Callable[[str], ParkedBatch]",
+    batches: "Collection[ParkedBatch]",
+    counts: Counter[str],
+    problems: dict[str, str],
+) -> None:
+    from holdfast.cli.live_view import ProgressMeter
+
+    with ProgressMeter("deciding", len(batches)) as meter:
+        for batch in batches:
+            try:
+                decide(batch.parked_id)
+                counts["done"] += 1
+            except ParkedNotFound:
+                counts["gone"] += 1
+            except (PermanentError, TransientError) as error:
+                problems[batch.parked_id] = str(error)
+            meter.advance(1)
 
 
 # -- maintenance

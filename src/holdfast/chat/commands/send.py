@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.chat.commands.formatting import format_id, history_to_json
+from holdfast.chat.commands.inspect import MASKED, history_to_json
 from holdfast.chat.errors import InvalidInbound
-from holdfast.cli.arguments import STDIN, AsJson, make_duration_option
+from holdfast.cli.arguments import STDIN, AsJson
 from holdfast.cli.console import info, print_either
 from holdfast.cli.errors import InputRefused, NotFound, UsageError
-from holdfast.cli.formatting import format_duration
 from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.text import format_duration
 
 if TYPE_CHECKING:
     from holdfast.chat.building import ChatApp
@@ -32,35 +32,22 @@ def send(
     ],
     address: Annotated[
         str,
-        typer.Option(
-            "--from",
-            metavar="ADDRESS",
-            help="The sender: whatsapp:NAME, a number for SMS, or a mail address.",
-        ),
+        "--from",
+        "ADDRESS",
+        "The sender: whatsapp:NAME, a number for SMS, or a mail address.",
     ] = "whatsapp:you",
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to", metavar="ADDRESS", help="The recipient, which selects the profile."
-        ),
-    ] = "",
+    to: Annotated[str, "ADDRESS", "The recipient, which selects the profile."] = "",
     conversation: Annotated[
         str,
-        typer.Option(
-            "--id",
-            metavar="CONVERSATION",
-            help="The conversation; by default that of the two addresses.",
-        ),
+        "--id",
+        "CONVERSATION",
+        "The conversation; by default that of the two addresses.",
     ] = "",
     sid: Annotated[
-        str | None,
-        typer.Option("--sid", help="The id of the message; the same id is staged only once."),
+        str | None, "The id of the message; the same id is staged only once."
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the reply.")] = False,
-    timeout: Annotated[
-        float | None,
-        make_duration_option("Maximum time to wait for the reply."),
-    ] = None,
+    wait: Annotated[bool, "Wait for the reply."] = False,
+    timeout: Annotated[float | None, "Maximum time to wait for the reply."] = None,
     as_json: AsJson = False,
 ) -> None:
     """Send a message as a customer. Without a profile, a new conversation gets an echo."""
@@ -131,7 +118,7 @@ def _print_staged(
     app: "ChatApp", key: "ConversationKey", sids: list[str], as_json: bool
 ) -> None:
     name = key.conversation_id
-    print_either(as_json, {"conversation": name, "staged": sids}, format_id(name, full=False))
+    print_either(as_json, {"conversation": name, "staged": sids}, MASKED.format_id(name))
     if not as_json:
         window = format_duration(app.settings.window_seconds)
         info(f"staged {len(sids):,}; `holdfast chat work` answers in about {window}")
@@ -172,15 +159,14 @@ def _find_replies(
 ) -> "list[HistoryMessage]":
     """Return the replies to batches that hold one of the messages."""
     history = app.store.history(key, limit=_MAX_HISTORY)
-    batches = {message.seq for message in history if _asks(message, sids)}
+    batches = {
+        message.seq
+        for message in history
+        if message.role == "user"
+        and not sids.isdisjoint([message.message_sid, *message.details.get("sids", ())])
+    }
     return [
         message
         for message in history
         if message.role == "assistant" and message.seq - 1 in batches
     ]
-
-
-def _asks(message: "HistoryMessage", sids: set[str]) -> bool:
-    """Return whether the message is a batch with one of the messages."""
-    own = [message.message_sid, *message.details.get("sids", ())]
-    return message.role == "user" and not sids.isdisjoint(own)

@@ -15,15 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.chat.model import Channel
-from holdfast.cli.arguments import make_concurrency_option, make_duration_option
-from holdfast.cli.errors import UsageError
-from holdfast.cli.foreground import (
-    LEFT_TO_EXPIRE,
-    ForegroundRunner,
-    Runnable,
-    ServiceOptions,
-    show_status_line,
-)
+from holdfast.cli.arguments import make_concurrency_option, parse_choice
+from holdfast.cli.foreground import LEFT_TO_EXPIRE, Runnable, ServiceOptions
 from holdfast.cli.live_view import EventCounts
 from holdfast.errors import QueueUnavailable, StoreUnavailable
 from holdfast.events import Events, PollFailed
@@ -31,7 +24,6 @@ from holdfast.lease.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from holdfast.chat.building import ChatApp
-    from holdfast.chat.policy import ConversationPolicy
     from holdfast.queue.manager import QueueManager
     from holdfast.worker.handler import Handler
     from holdfast.worker.in_flight import WorkerReport
@@ -44,10 +36,7 @@ _IDLE_POLLS = 2  # for a moment, no queue counts a batch that is being processed
 
 def work(
     channel: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="whatsapp|sms|email", help="Handle only this channel; may be repeated."
-        ),
+        list[str] | None, "whatsapp|sms|email", "Handle only this channel; may be repeated."
     ] = None,
     inbound: Annotated[
         bool | None,
@@ -62,39 +51,47 @@ def work(
     ] = 4,
     drain: Annotated[
         float | None,
-        make_duration_option(
-            "Time for running batches to finish after Ctrl-C.",
-            show_default="the timeouts of writer and sender",
-        ),
+        "Time for running batches to finish after Ctrl-C; by default the timeouts of writer "
+        "and sender.",
     ] = None,
-    until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="Exit when no message waits for a reply.")
-    ] = False,
+    until_idle: Annotated[bool, "Exit when no message waits for a reply."] = False,
     *,
     service: ServiceOptions,
 ) -> None:
     """Answer customers' messages. Ctrl-C lets batches finish; Ctrl-C again stops now."""
     from holdfast.chat.building import build_chat
+    from holdfast.worker.worker import Worker
 
-    channels = _parse_channels(channel)
+    given = [parse_choice("--channel", name, Channel, str.lower) for name in channel or ()]
+    channels = list(dict.fromkeys(given or Channel))
     events = Events(counts := EventCounts())
     with service.attach_subscribers(events), build_chat(os.environ, events=events) as app:
         if inbound is None:
             inbound = app.settings.inbound_queue is not None
         if drain is None:
-            drain = _compute_drain(app.settings.policy)
+            # If a reply is cut off, it is unknown whether it was sent, and its batch is parked.
+            policy = app.settings.policy
+            drain = policy.writer_seconds + policy.sender_seconds + _MARGIN_SECONDS
         queues = _collect_queues(app, channels, inbound)
-        workers = [_build_worker(app, *each, concurrency, drain) for each in queues.items()]
-        name = f"chat {' '.join(channels)}"
-        status = service.choose_status(events, lambda: show_status_line(name, counts))
+        workers = [
+            Worker(
+                queue,
+                handler,
+                concurrency=concurrency,
+                isolation="thread",
+                prefetch=0,  # a trigger with nothing to do says nothing about the next reply
+                drain_seconds=drain,
+                keeper=app.keeper,
+                events=queue.events,
+            )
+            for queue, handler in queues.items()
+        ]
         chat = ChatWorkers(app, workers, list(queues) if until_idle else [], counts, events)
         runnable = Runnable(
             chat.run, chat.stop, chat.stop_now, lambda: counts.running, LEFT_TO_EXPIRE
         )
-        runner = ForegroundRunner(runnable, status, drain)
-        with service.sample_queues(queues, events):
-            report = runner.run()
-    service.report(runner, report)
+        name = f"chat {' '.join(channels)}"
+        service.run(runnable, list(queues), events, lambda: counts.show(name), drain)
 
 
 def _collect_queues(
@@ -107,46 +104,6 @@ def _collect_queues(
     if inbound:
         handlers[app.queues.inbound()] = app.stager
     return handlers
-
-
-def _build_worker(
-    app: "ChatApp",
-    queue: "QueueManager[Any]",
-    handler: "Handler",
-    concurrency: int,
-    drain_seconds: float,
-) -> "Worker[Any]":
-    from holdfast.worker.worker import Worker
-
-    return Worker(
-        queue,
-        handler,
-        concurrency=concurrency,
-        isolation="thread",
-        prefetch=0,  # a trigger with nothing to do says nothing about the next reply
-        drain_seconds=drain_seconds,
-        keeper=app.keeper,
-        events=queue.events,
-    )
-
-
-def _parse_channels(names: list[str] | None) -> list[Channel]:
-    if not names:
-        return list(Channel)
-    try:
-        return list(dict.fromkeys(Channel(name.lower()) for name in names))
-    except ValueError:
-        raise UsageError(
-            f"--channel must be one of {', '.join(Channel)}; got {', '.join(names)}"
-        ) from None
-
-
-def _compute_drain(policy: "ConversationPolicy") -> float:
-    """Return the maximum time of a running reply.
-
-    If a reply is cut off, it is unknown whether it was sent, and its batch is parked.
-    """
-    return policy.writer_seconds + policy.sender_seconds + _MARGIN_SECONDS
 
 
 class ChatWorkers:
@@ -225,9 +182,5 @@ class ChatWorkers:
     def _is_idle(self) -> bool:
         if self._counts.running or next(self._app.store.waiting(), None) is not None:
             return False
-        return all(map(_is_empty, self._watched))
-
-
-def _is_empty(queue: "QueueManager[Any]") -> bool:
-    stats = queue.stats()
-    return stats.ready == stats.delayed == stats.expired == 0
+        stats = (queue.stats() for queue in self._watched)
+        return all(each.ready == each.delayed == each.expired == 0 for each in stats)

@@ -1,19 +1,17 @@
 """`holdfast export list`, `show`, `tables` and `doctor`. Task tokens are masked."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.arguments import AsJson, parse_choice
+from holdfast.cli.arguments import AsJson, complete_id, parse_choice
 from holdfast.cli.console import print_facts, print_json, print_list, print_result
 from holdfast.cli.doctor import CreateTables, print_check_results, show_tables
 from holdfast.cli.errors import NotFound, silence_log
-from holdfast.cli.formatting import format_age
-from holdfast.cli.ids import complete_id
 from holdfast.exports.commands.options import STORE_VARIABLE, Store, resolve_store
 from holdfast.exports.model import (
     CallbackState,
@@ -24,7 +22,7 @@ from holdfast.exports.model import (
     TaskStatus,
 )
 from holdfast.lease.clock import SYSTEM_CLOCK, to_utc
-from holdfast.text import format_count
+from holdfast.text import format_age, format_count
 from holdfast.urls import require_store
 
 if TYPE_CHECKING:
@@ -35,12 +33,8 @@ _STATUSES = "PROCESSING|DOWNLOADING|COMPLETED|FAILED"
 
 def list_(
     jobs: Store = None,
-    status: Annotated[
-        str | None, typer.Option(metavar=_STATUSES, help="Show only jobs with this status.")
-    ] = None,
-    with_token: Annotated[
-        bool, typer.Option("--with-token", help="Show only jobs that Step Functions waits for.")
-    ] = False,
+    status: Annotated[str | None, _STATUSES, "Show only jobs with this status."] = None,
+    with_token: Annotated[bool, "Show only jobs that Step Functions waits for."] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the jobs of a store, oldest first."""
@@ -51,8 +45,7 @@ def list_(
         selected = list(_read_jobs(repository, statuses))
     selected = [job for job in selected if job.has_task_token() or not with_token]
     selected.sort(key=lambda job: job.created_at)
-    now = SYSTEM_CLOCK.time()
-    print_list(as_json, selected, _job_to_json, _HEADINGS, lambda job: _job_to_row(job, now))
+    print_list(as_json, selected, _job_to_json, _COLUMNS)
 
 
 def show(
@@ -60,7 +53,7 @@ def show(
         str, typer.Argument(metavar="JOB", help="The id of the job, or the beginning of it.")
     ],
     jobs: Store = None,
-    failed: Annotated[bool, typer.Option("--failed", help="List the failed tasks.")] = False,
+    failed: Annotated[bool, "List the failed tasks."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a job: its progress, its callback to Step Functions, and its error."""
@@ -150,21 +143,6 @@ def doctor(
 
 # -- for a terminal
 
-_HEADINGS = ("job", "status", "progress", "age", "last progress", "token", "error")
-
-
-def _job_to_row(job: ExportJob, now: float) -> tuple[str, ...]:
-    """Return the job's cells for a table."""
-    return (
-        job.job_id,
-        job.status.value,
-        _format_progress(job),
-        format_age(job.created_at, now),
-        format_age(job.last_progress_at, now),
-        str(job.task_token or "-"),
-        job.error.code if job.error else "-",
-    )
-
 
 def _format_progress(job: ExportJob) -> str:
     state = job.state
@@ -174,6 +152,17 @@ def _format_progress(job: ExportJob) -> str:
     return (
         f"{state.completed_tasks:,} of {state.total_tasks:,} done ({state.percent} %){failed}"
     )
+
+
+_COLUMNS: dict[str, Callable[[ExportJob], str]] = {
+    "job": lambda job: job.job_id,
+    "status": lambda job: job.status.value,
+    "progress": _format_progress,
+    "age": lambda job: format_age(job.created_at, SYSTEM_CLOCK.time()),
+    "last progress": lambda job: format_age(job.last_progress_at, SYSTEM_CLOCK.time()),
+    "token": lambda job: str(job.task_token or "-"),
+    "error": lambda job: job.error.code if job.error else "-",
+}
 
 
 def _describe_job(job: ExportJob, now: float) -> Iterator[tuple[str, str]]:

@@ -6,13 +6,11 @@ Names come from lists and messages, so they are cleaned and never interpreted as
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from holdfast.cli.console import info, strip_control_characters
-from holdfast.cli.formatting import format_bytes, format_duration
 from holdfast.cli.live_view import LiveStatus, LiveView, Rate, join_texts
 from holdfast.events import Event
 from holdfast.exports.errors import JobNotFound, StoreUnavailable
@@ -20,9 +18,10 @@ from holdfast.exports.events import JobFinished, TaskCompleted
 from holdfast.exports.model import JobState
 from holdfast.exports.ports import JobStateRepository
 from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.text import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Group, JustifyMethod
     from rich.table import Table
     from rich.text import Text
 
@@ -30,23 +29,15 @@ if TYPE_CHECKING:
     from holdfast.exports.pool.ports import WorkerInfo
 
 _DRAW_SECONDS = 0.25
-_LINE_SECONDS = 10.0
 _MAX_NAME = 48
+_WORKER_COLUMNS: "tuple[JustifyMethod, ...]" = ("right", "left", "right", "right", "left")
 _READ_SECONDS = 1.0  # between two reads of the store
 _MAX_JOBS = 8  # that are read and shown
 _RATE_SECONDS = 30.0  # that the rate is computed from
 _MAX_NAMES = 256  # that are cached
 
 
-@dataclass(frozen=True, slots=True)
-class JobLine:
-    """The progress of one job. `bytes` counts from the start of this process."""
-
-    job_id: str
-    state: JobState
-    bytes: int
-    bytes_per_second: float
-    left_seconds: float | None
+Parts = list[tuple[str, str]]  # texts and their styles
 
 
 class ExportMonitor:
@@ -85,13 +76,21 @@ class ExportMonitor:
         """Return the state of every worker."""
         return self._engine.pool.list_workers()
 
-    def jobs(self) -> list[JobLine]:
-        """Return the progress of the first few running jobs."""
+    def jobs(self) -> list[tuple[str, JobState, Parts]]:
+        """Return the id, the state and the progress of the first few running jobs."""
         now = SYSTEM_CLOCK.monotonic()
         if now - self._read_at >= _READ_SECONDS:
             self._read_at = now
             self._read_states()
-        return [self._make_line(job_id, *shown, now) for job_id, shown in self._shown.items()]
+        return [
+            (job_id, state, self._describe_job(job_id, state, rate, now))
+            for job_id, (state, rate) in self._shown.items()
+        ]
+
+    def count_bytes(self, job_id: str) -> int:
+        """Return the bytes of a job's files that were completed since the start."""
+        with self._lock:
+            return self._bytes[job_id]
 
     def _read_states(self) -> None:
         shown: dict[str, tuple[JobState, Rate]] = {}
@@ -104,15 +103,21 @@ class ExportMonitor:
                 shown[job_id] = state, rate
         self._shown = shown
 
-    def _make_line(self, job_id: str, state: JobState, rate: Rate, now: float) -> JobLine:
-        with self._lock:
-            arrived = self._bytes[job_id]
-        arrived += self._engine.pool.count_running_bytes(job_id)
+    def _describe_job(self, job_id: str, state: JobState, rate: Rate, now: float) -> Parts:
+        arrived = self.count_bytes(job_id) + self._engine.pool.count_running_bytes(job_id)
         rate.record(now, state.processed_tasks, arrived)
-        left = state.total_tasks - state.processed_tasks
-        per_second = rate.per_second()
-        seconds = left / per_second if per_second and left else None
-        return JobLine(job_id, state, arrived, rate.per_second(1), seconds)
+        left, per_second = state.total_tasks - state.processed_tasks, rate.per_second()
+        done = f"{state.completed_tasks:,} of {state.total_tasks:,} done"
+        return [
+            (done if state.total_tasks else "listing files", ""),
+            (f"{state.failed_tasks:,} failed" if state.failed_tasks else "", "red"),
+            (format_bytes(arrived), "green"),
+            (f"{format_bytes(rate.per_second(1))}/s", ""),
+            (
+                f"{format_duration(left / per_second)} left" if left and per_second else "",
+                "dim",
+            ),
+        ]
 
     def _look_up_name(self, job_id: str, task_id: str) -> str:
         # The store lists tasks in the order of their ids, after a given one. So after the
@@ -144,47 +149,30 @@ def show_export(monitor: ExportMonitor, title: str, *, many: bool) -> LiveView:
             (f"{len(jobs)} running, {ended:,} finished" if many else "", "dim"),
             (hint, "dim"),
         ]
-        lines = [_render_job(job, many) for job in jobs]
+        lines = [_render_job(*job, many=many) for job in jobs]
         return Group(join_texts(heading), *lines, _render_workers(monitor))
 
     return LiveView(render, _DRAW_SECONDS)
 
 
-def _render_job(job: JobLine, many: bool) -> "Table":
+def _render_job(job_id: str, state: JobState, progress: Parts, *, many: bool) -> "Table":
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
+    total = state.total_tasks
+    bar = ProgressBar(total or None, state.processed_tasks, width=30, pulse=not total)
     grid = Table.grid(padding=(0, 1))
-    total, done = job.state.total_tasks, job.state.processed_tasks
-    bar = ProgressBar(total=total or None, completed=done, width=30, pulse=not total)
-    name = [_make_text(job.job_id, "cyan")] if many else []
-    if many:
-        grid.add_column(no_wrap=True)  # an id is never cut
-    grid.add_row(*name, bar, join_texts(_describe_job(job)))
+    grid.add_column(no_wrap=True)  # an id is never cut
+    grid.add_row(*([_make_text(job_id, "cyan")] if many else []), bar, join_texts(progress))
     return grid
-
-
-def _describe_job(job: JobLine) -> list[tuple[str, str]]:
-    state, left = job.state, job.left_seconds
-    done = f"{state.completed_tasks:,} of {state.total_tasks:,} done"
-    return [
-        (done if state.total_tasks else "listing files", ""),
-        (f"{state.failed_tasks:,} failed" if state.failed_tasks else "", "red"),
-        (format_bytes(job.bytes), "green"),
-        (f"{format_bytes(job.bytes_per_second)}/s", ""),
-        ("" if left is None else f"{format_duration(left)} left", "dim"),
-    ]
 
 
 def _render_workers(monitor: ExportMonitor) -> "Table":
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(justify="right")
-    grid.add_column(no_wrap=True, overflow="ellipsis", max_width=_MAX_NAME)
-    grid.add_column(justify="right")
-    grid.add_column(justify="right")
-    grid.add_column()
+    for justify in _WORKER_COLUMNS:
+        grid.add_column(justify=justify, max_width=_MAX_NAME)
     for worker in monitor.list_workers():
         grid.add_row(*_describe_worker(monitor, worker))
     return grid
@@ -216,24 +204,16 @@ def _make_text(text: str, style: str = "") -> "Text":
 class PlainLines(LiveStatus):
     """Progress for a file or a pipe: a line every ten seconds if something changed."""
 
-    draw_seconds = 0.1
+    draw_seconds = 10.0
 
     def __init__(self, monitor: ExportMonitor) -> None:
         self._monitor = monitor
         self._last_line = ""
-        self._next_line_at = 0.0
-
-    def __enter__(self) -> Self:
-        self._next_line_at = SYSTEM_CLOCK.monotonic() + _LINE_SECONDS
-        return self
 
     def draw(self) -> None:
-        """Write a line if ten seconds have passed."""
-        if SYSTEM_CLOCK.monotonic() < self._next_line_at:
-            return
-        self._next_line_at += _LINE_SECONDS
-        for job in self._monitor.jobs():
-            line = "  ".join(text for text, _ in _describe_job(job) if text)
+        """Write a line for each job that has changed."""
+        for _, _, progress in self._monitor.jobs():
+            line = "  ".join(text for text, _ in progress if text)
             if line != self._last_line:
                 self._last_line = line
                 info(line)

@@ -1,14 +1,14 @@
 """Options that several export commands share: target, job store, downloads."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.arguments import parse_size
 from holdfast.cli.errors import UsageError
-from holdfast.cli.formatting import parse_size
 from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.urls import TARGETS, parse_url
 
@@ -17,80 +17,55 @@ if TYPE_CHECKING:
 
 STORE_VARIABLE = "HOLDFAST_JOBS"
 
-To = Annotated[
-    str,
-    typer.Option(
-        "--to",
-        metavar="TARGET",
-        help="Where files are stored: a folder, or s3://BUCKET/PREFIX.",
-    ),
-]
+To = Annotated[str, "TARGET", "Where files are stored: a folder, or s3://BUCKET/PREFIX."]
 Store = Annotated[
     str | None,
-    typer.Option(
-        "--jobs",
-        metavar="STORE",
-        help="Where jobs are stored: a file (jobs.db), or dynamodb:PREFIX for the tables "
-        f"PREFIXExportJobs and PREFIXExportTasks. Also {STORE_VARIABLE}.",
-    ),
+    "STORE",
+    "Where jobs are stored: a file (jobs.db), or dynamodb:PREFIX for the tables "
+    f"PREFIXExportJobs and PREFIXExportTasks. Also {STORE_VARIABLE}.",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadOptions:
-    """The options of commands that download. Each may also come from the environment."""
+    """The options of commands that download, by the names of the settings.
 
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes (4, or WORKER_POOL_SIZE).")
+    Each may also come from the environment.
+    """
+
+    worker_pool_size: Annotated[
+        int | None, "--workers", "Worker processes (4, or WORKER_POOL_SIZE)."
     ] = None
-    downloads: Annotated[
-        int | None, typer.Option(min=1, help="Simultaneous downloads in each worker (4).")
-    ] = None
-    per_host: Annotated[
-        int | None, typer.Option(min=1, help="Connections to one host, in total (16).")
-    ] = None
-    allow_private: Annotated[
-        bool,
-        typer.Option(
-            "--allow-private", help="Allow downloads from private and loopback addresses."
-        ),
-    ] = False
-    allow_host: Annotated[
+    downloads: Annotated[int | None, "Simultaneous downloads in each worker (4)."] = None
+    per_host: Annotated[int | None, "Connections to one host, in total (16)."] = None
+    allow_private: Annotated[bool, "Allow downloads from private and loopback addresses."] = (
+        False
+    )
+    allow_hosts: Annotated[
         list[str] | None,
+        "--allow-host",
+        "HOST[:PORT]",
+        "Allow downloads from this host even if private.",
+    ] = None
+    max_bytes: Annotated[
+        int | None,
         typer.Option(
-            metavar="HOST[:PORT]", help="Allow downloads from this host even if private."
+            "--max-size", parser=parse_size, metavar="SIZE", help="Maximum size of a file."
         ),
     ] = None
-    max_size: Annotated[
-        int | None,
-        typer.Option(parser=parse_size, metavar="SIZE", help="Maximum size of a file."),
+    download_attempts: Annotated[
+        int | None, "--attempts", "Attempts of one download before it fails (5)."
     ] = None
-    attempts: Annotated[
-        int | None, typer.Option(min=1, help="Attempts of one download before it fails (5).")
-    ] = None
-    durable: Annotated[
-        bool, typer.Option("--durable", help="Sync each file, so that it survives a power cut.")
-    ] = False
+    durable: Annotated[bool, "Sync each file, so that it survives a power cut."] = False
 
     def resolve_settings(self) -> "ExportSettings":
         """Return the settings: options win over the environment. Raises ConfigError."""
         from holdfast.exports.settings import ExportSettings
         from holdfast.settings import read_settings
 
-        given = {
-            "worker_pool_size": self.workers,
-            "downloads": self.downloads,
-            "per_host": self.per_host,
-            "allow_private": self.allow_private,
-            "allow_hosts": self.allow_host,
-            "max_bytes": self.max_size,
-            "download_attempts": self.attempts,
-            "durable": self.durable,
-        }
         # A flag that is not given does not mean "no", because the environment may turn it on.
-        return read_settings(
-            ExportSettings, os.environ, given={n: v for n, v in given.items() if v}
-        )
+        given = {name: value for name, value in asdict(self).items() if value}
+        return read_settings(ExportSettings, os.environ, given=given)
 
 
 def check_target(to: str) -> Path | None:

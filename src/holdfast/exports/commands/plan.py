@@ -80,8 +80,7 @@ def _parse_list(text: str) -> ExportList:
         numbered = [(f"task {number}", spec) for number, spec in specs]
     if not numbered:
         raise InvalidJob("it names no files; give one URL per line")
-    _check_urls(numbered)
-    _check_names(numbered)
+    _check_files(numbered)
     return ExportList(request, has_id=bool(job and {"jobId", "job_id"} & job.keys()))
 
 
@@ -122,29 +121,18 @@ def _number_lines(text: str) -> Iterator[tuple[str, TaskSpec]]:
             yield where, spec
 
 
-def _check_urls(numbered: Iterable[tuple[str, TaskSpec]]) -> None:
-    """Check all URLs before any file is fetched. Raises InvalidJob with the bad one's place."""
-    for where, spec in numbered:
-        try:
-            check_download_url(spec.url)
-        except InvalidJob as problem:
-            raise InvalidJob(f"{where}: {problem}") from None
-
-
-def _check_names(numbered: Iterable[tuple[str, TaskSpec]]) -> None:
-    """Check all names before any file is fetched.
-
-    Raises InvalidJob with the place of the bad name.
-    """
+def _check_files(numbered: Iterable[tuple[str, TaskSpec]]) -> None:
+    """Check all URLs and names before any file is fetched. Raises InvalidJob with the place."""
     where = ""
 
-    def specs() -> Iterator[TaskSpec]:
+    def check_urls() -> Iterator[TaskSpec]:
         nonlocal where
         for where, spec in numbered:  # noqa: B007  # read if a name is refused
+            check_download_url(spec.url)
             yield spec
 
     try:
-        for _ in build_tasks(_NO_ID, specs()):
+        for _ in build_tasks(_NO_ID, check_urls()):
             pass
     except InvalidJob as problem:
         raise InvalidJob(f"{where}: {problem}") from None

@@ -25,7 +25,6 @@ from holdfast.cli.console import (
 )
 from holdfast.cli.errors import ExitCode
 from holdfast.cli.foreground import ForegroundRunner, Runnable
-from holdfast.cli.formatting import format_bytes, format_duration
 from holdfast.events import Event as DomainEvent
 from holdfast.events import Events, Subscriber
 from holdfast.exports import events as job_events
@@ -41,6 +40,7 @@ from holdfast.exports.commands.options import (
 from holdfast.exports.file_names import OWN_FOLDER, find_store_in_folder
 from holdfast.exports.model import ExportJob, ExportTask, JobStatus
 from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.text import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from holdfast.cli.live_view import LiveStatus
@@ -126,15 +126,10 @@ class ExportRun:
             # stalled.
             self.jobs.note_progress(self.job.job_id)
         started = SYSTEM_CLOCK.monotonic()
-        runner = self._make_runner()
-        # The imported modules live to the end. Without them, each collection is short, and so
-        # is the last one, for which the command would keep its caller waiting.
-        gc.freeze()
-        self.job = runner.run()
-        self.signal = 0 if self.job.terminal else runner.first_signal
+        self._run_engine()
         self.seconds = SYSTEM_CLOCK.monotonic() - started
 
-    def _make_runner(self) -> ForegroundRunner[ExportJob]:
+    def _run_engine(self) -> None:
         from holdfast.exports.building import build_export_engine
         from holdfast.exports.settings import HeartbeatSettings
         from holdfast.settings import read_settings
@@ -142,7 +137,7 @@ class ExportRun:
 
         style: Literal["plain", "text"] = "plain" if is_terminal() else "text"
         log = make_line_log(info, style, min_level=logging.WARNING)
-        events = Events(self._count, _report_exceptions(log))
+        events = Events(_report_exceptions(log))
         engine = build_export_engine(
             self.jobs,
             self.to,
@@ -166,17 +161,19 @@ class ExportRun:
                 )
 
         runnable = Runnable(run, leave.set, lost.set, monitor.count_running)
-        return ForegroundRunner(runnable, status, self.settings.drain_seconds)
+        runner = ForegroundRunner(runnable, status, self.settings.drain_seconds)
+        # The imported modules live to the end. Without them, each collection is short, and so
+        # is the last one, for which the command would keep its caller waiting.
+        gc.freeze()
+        self.job = runner.run()
+        self.bytes = monitor.count_bytes(self.job.job_id)
+        self.signal = 0 if self.job.terminal else runner.first_signal
 
     def _limit_workers(self) -> "ExportSettings":
         """Return the settings with at most one worker for each file."""
         files = len(self.plan.request.tasks or ())
         workers = max(1, min(self.settings.worker_pool_size, files))
         return self.settings.model_copy(update={"worker_pool_size": workers})
-
-    def _count(self, event: DomainEvent) -> None:
-        if isinstance(event, job_events.TaskCompleted):
-            self.bytes += event.bytes_processed
 
     @property
     def exit_code(self) -> int:
@@ -211,10 +208,8 @@ class ExportRun:
     def _summarize(self) -> str:
         state = self.job.state
         failed = f", {state.failed_tasks:,} failed" if state.failed_tasks else ""
-        return (
-            f"{state.completed_tasks:,} of {state.total_tasks:,} done{failed}; "
-            f"{format_bytes(self.bytes)} in {format_duration(self.seconds)}"
-        )
+        done = f"{state.completed_tasks:,} of {state.total_tasks:,} done{failed}"
+        return f"{done}; {format_bytes(self.bytes)} in {format_duration(self.seconds)}"
 
     def _print_failures(self, failures: list[ExportTask]) -> None:
         error, more = self.job.error, self.job.state.failed_tasks - _MAX_FAILURES

@@ -6,17 +6,14 @@ stop   jobs drain, or are given back ─▶ pool ─▶ reconciler ─▶ heartb
 import os
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from holdfast.cli.arguments import (
     Queue,
     find_new_queue,
     make_concurrency_option,
-    make_duration_option,
     report_created,
     resolve_queue,
 )
-from holdfast.cli.foreground import EndOptions, ForegroundRunner, Runnable, ServiceOptions
+from holdfast.cli.foreground import EndOptions, Runnable, ServiceOptions
 from holdfast.cli.live_view import EventCounts
 from holdfast.exports.commands.options import (
     DownloadOptions,
@@ -43,17 +40,14 @@ def serve(
     jobs: Store = None,
     manifests: Annotated[
         str | None,
-        typer.Option(
-            metavar="FOLDER|s3://…",
-            help="Where EXPORT_ID.jsonl or .txt lists the files of jobs without tasks.",
-        ),
+        "FOLDER|s3://…",
+        "Where EXPORT_ID.jsonl or .txt lists the files of jobs without tasks.",
     ] = None,
     concurrency: Annotated[
         int, make_concurrency_option("Jobs handled at the same time.")
     ] = 200,
     drain: Annotated[
-        float | None,
-        make_duration_option("Time for running downloads to finish after Ctrl-C (30s)."),
+        float | None, "Time for running downloads to finish after Ctrl-C (30s)."
     ] = None,
     downloads: DownloadOptions,
     ending: EndOptions,
@@ -118,8 +112,6 @@ def serve(
             events.subscribe(monitor)
             return show_export(monitor, f"{messages.name} to {to}", many=True)
 
-        status = service.choose_status(events, make_view)
-
         def run() -> "WorkerReport":
             with engine:  # which starts before the worker and stops after it
                 return ending.run(worker)
@@ -130,13 +122,8 @@ def serve(
             worker.stop_now(_GIVE_BACK_SECONDS)
 
         runnable = Runnable(run, worker.stop, stop_now, lambda: counts.running)
-        runner = ForegroundRunner(runnable, status, settings.drain_seconds)
         report_created(new)
-        with service.sample_queues([messages], events):
-            report = runner.run()
-        if not runner.first_signal:
-            ending.report_held(messages)
-    service.report(runner, report)
+        service.run(runnable, [messages], events, make_view, settings.drain_seconds, ending)
 
 
 def _is_in_cloud(queue: str, store: str) -> bool:
