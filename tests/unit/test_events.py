@@ -59,6 +59,23 @@ def test_every_subscriber_gets_every_event_in_order() -> None:
     assert first == second == emitted
 
 
+def test_has_subscribers_is_false_until_the_first_subscription() -> None:
+    hub = Events()
+    assert not hub.has_subscribers
+    hub.emit(Claimed("q", "a", 1))
+    hub.subscribe(lambda event: None)
+    assert hub.has_subscribers
+
+
+def test_a_late_subscriber_gets_only_later_events() -> None:
+    heard: list[Event] = []
+    hub = Events()
+    hub.emit(Claimed("q", "before", 1))
+    hub.subscribe(heard.append)
+    hub.emit(Claimed("q", "after", 1))
+    assert heard == [Claimed("q", "after", 1)]
+
+
 def test_a_failing_subscriber_is_logged_and_the_next_one_is_still_called(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -81,6 +98,15 @@ def test_a_failing_subscriber_does_not_fail_a_message() -> None:
     queue.push(AnyMessage(id="a"))
     with_others = queue.poll(10)
     assert [message.id for message in with_others] == ["a"]
+
+
+def test_a_subscriber_may_add_another_during_an_event() -> None:
+    hub = Events()
+    heard: list[Event] = []
+    hub.subscribe(lambda event: hub.subscribe(heard.append))
+    hub.emit(Claimed("q", "a", 1))
+    hub.emit(Claimed("q", "b", 1))
+    assert heard == [Claimed("q", "b", 1)]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -116,12 +116,58 @@ def test_the_thread_renews_when_the_time_comes(keeper, clock, source):
     assert lease.state is LeaseState.HELD
 
 
+def test_the_thread_sleeps_between_two_calls_of_a_source_that_is_broken(
+    keeper, clock, source, caplog
+):
+    calls: list[float] = []
+    source.renew = lambda leases, seconds: calls.append(clock.monotonic())  # returns None
+    keeper.hold(source.lease(seconds=60))
+    with keeper:
+        wait_until(lambda: clock.waiting == 1)
+        for _ in range(30):
+            before = len(calls)
+            clock.advance(1)
+            wait_until(lambda: clock.waiting == 1)  # a keeper without pauses is never asleep
+            assert len(calls) <= before + 1
+    assert len(calls) > 1
+    assert caplog.records == []
+
+
 def test_a_new_lease_wakes_a_thread_that_had_nothing_to_do(keeper, clock, source):
     keeper.start()
     wait_until(lambda: clock.waiting == 1)
     keeper.hold(source.lease(seconds=60))
     clock.advance(20)
     wait_until(lambda: source.calls == 1)
+
+
+def test_a_shorter_lease_wakes_a_thread_that_waits_for_a_longer_one(keeper, clock, source):
+    keeper.hold(source.lease("long", seconds=6_000))
+    keeper.start()
+    wait_until(lambda: clock.waiting == 1)
+    keeper.hold(source.lease("short", seconds=60))
+    clock.advance(20)
+    wait_until(lambda: source.calls == 1)
+
+
+def test_a_stall_time_named_later_wakes_the_thread_in_time(keeper, clock, source):
+    lease = source.lease(seconds=6_000)
+    keeper.hold(lease)
+    keeper.start()
+    wait_until(lambda: clock.waiting == 1)
+    keeper.hold(lease, stall_seconds=5)
+    clock.advance(5)
+    wait_until(lease.lost.is_set)
+
+
+def test_a_thread_that_wakes_after_the_deadline_makes_no_call(keeper, clock, source):
+    lease = source.lease(seconds=60)
+    keeper.hold(lease)
+    with keeper:
+        wait_until(lambda: clock.waiting == 1)
+        clock.advance(60)
+        wait_until(lease.lost.is_set)
+    assert source.calls == 0
 
 
 # -- starting and stopping
@@ -147,6 +193,15 @@ def _hectic() -> Iterator[None]:
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(normal)
+
+
+@pytest.mark.usefixtures("_hectic")
+def test_starting_and_stopping_many_times_never_leaves_a_thread(keeper):
+    before = threading.active_count()
+    for _ in range(300):
+        with keeper:
+            assert threading.active_count() == before + 1
+        assert threading.active_count() == before
 
 
 @pytest.fixture
@@ -185,6 +240,12 @@ def test_a_start_waits_for_the_last_thread_to_be_gone(keeper, clock, source):
     assert keeper.running
 
 
+def test_the_thread_ends_with_the_with_block_even_if_that_raises(keeper):
+    with pytest.raises(ZeroDivisionError), keeper:
+        raise ZeroDivisionError
+    assert not keeper.running
+
+
 def test_nothing_is_renewed_after_a_stop_and_everything_after_the_next_start(
     keeper, clock, source
 ):
@@ -197,6 +258,17 @@ def test_nothing_is_renewed_after_a_stop_and_everything_after_the_next_start(
     keeper.start()
     wait_until(lambda: source.calls == 1)
     assert keeper.held == 1
+
+
+def test_a_lease_that_ran_out_between_stop_and_start_is_lost_without_a_call(
+    keeper, clock, source
+):
+    lease = source.lease(seconds=60)
+    keeper.hold(lease)
+    clock.advance(60)
+    keeper.start()
+    wait_until(lease.lost.is_set)
+    assert source.calls == 0
 
 
 def test_every_stop_waits_for_the_call_in_progress(keeper, clock, source):
@@ -244,6 +316,22 @@ def test_a_start_while_a_stop_waits_keeps_the_one_thread_running(keeper, clock, 
     wait_until(lambda: source.calls == 2)
 
 
+def test_a_callback_may_stop_the_keeper_from_its_own_thread(keeper, clock, source):
+    source.renew_batch = 1
+    source.answer = lambda lease: Refused("gone")
+    first, second = source.lease("first"), source.lease("second")
+    first.on_lost(lambda lease: keeper.stop())
+    keeper.hold(first)
+    keeper.hold(second)
+    keeper.start()
+    wait_until(lambda: clock.waiting == 1)
+    clock.advance(20)
+    wait_until(lambda: keeper_threads() == [])
+    assert not keeper.running
+    assert source.calls == 1
+    keeper.stop()
+
+
 def test_a_callback_may_stop_and_start_the_keeper(keeper, clock, source):
     def again(lease: Lease) -> None:
         for _ in range(5):
@@ -263,6 +351,22 @@ def test_a_callback_may_stop_and_start_the_keeper(keeper, clock, source):
     clock.advance(10)
     wait_until(lambda: source.calls == 2)
     assert len(keeper_threads()) == 1
+
+
+def test_a_callback_that_exits_does_not_end_the_thread(keeper, clock, source):
+    leaving, staying = source.lease("leaving", seconds=30), source.lease("staying")
+    leaving.on_lost(lambda lease: sys.exit(1))
+    source.answer = lambda lease: Refused("gone") if lease is leaving else RENEWED
+    keeper.hold(leaving)
+    keeper.hold(staying)
+    keeper.start()
+    wait_until(lambda: clock.waiting == 1)
+    clock.advance(10)
+    wait_until(leaving.lost.is_set)
+    wait_until(lambda: clock.waiting == 1)
+    clock.advance(10)
+    wait_until(lambda: source.calls == 2)
+    assert keeper.running
 
 
 def test_a_thread_that_could_not_be_started_does_not_seem_to_run(keeper, monkeypatch):

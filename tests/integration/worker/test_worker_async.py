@@ -9,10 +9,11 @@ import pytest
 
 from holdfast.events import MessageLeaseLost
 from holdfast.lease.lease import LeaseState
+from holdfast.testing import ManualClock
 from holdfast.worker.outcome import Reject, Retry
 from holdfast.worker.worker import Worker, WorkerReport
 from support.workers.notes import eventually
-from support.workers.running import TestQueue, run_until_empty, running
+from support.workers.running import TestQueue, pass_a_renewal, run_until_empty, running
 
 
 def async_worker(queue: TestQueue, handler: Any, **settings: Any) -> Worker[Any]:
@@ -102,6 +103,21 @@ def test_a_stalled_or_slow_coroutine_is_cancelled_then_retried(
     assert "asyncio.sleep(1000)" in (view.past[0].detail or "")
 
 
+def test_a_beating_coroutine_is_not_stalled() -> None:
+    clock = ManualClock()
+    queue = TestQueue(clock=clock)
+    queue.push_ids("m")
+
+    async def handle(message: Any, ctx: Any) -> None:
+        for _ in range(9):
+            await asyncio.to_thread(pass_a_renewal, queue, clock)
+            ctx.beat()
+
+    worker = async_worker(queue, handle, stall_seconds=25, clock=clock)
+    report = run_until_empty(worker, clock)
+    assert report == WorkerReport(1, 0, 0, 0, 0)
+
+
 def test_a_lost_lease_cancels_the_coroutine_and_settles_nothing() -> None:
     queue = TestQueue(lease_seconds=1.0)
     queue.push_ids("m")
@@ -187,6 +203,20 @@ def test_a_slow_queue_does_not_delay_the_loop() -> None:
 
     assert run_until_empty(async_worker(queue, handle, concurrency=2)).completed == 2
     assert all(in_time)
+
+
+def test_saving_a_checkpoint_works_from_a_coroutine() -> None:
+    queue = TestQueue()
+    queue.push_ids("m")
+    found: list[Any] = []
+
+    async def handle(message: Any, ctx: Any) -> Any:
+        found.append(ctx.checkpoint)
+        await asyncio.to_thread(ctx.beat, 0.5, {"step": ctx.attempt})
+        return Retry(0.0) if ctx.attempt == 1 else None
+
+    run_until_empty(async_worker(queue, handle))
+    assert found == [None, {"step": 1}]
 
 
 def test_no_thread_is_left_after_many_runs() -> None:

@@ -1,5 +1,6 @@
 """A child process that sends invalid data is killed, and its message is retried."""
 
+import struct
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from holdfast.errors import HandlerNotFound
 from holdfast.events import ChildKilled
 from holdfast.lease.clock import SystemClock
+from holdfast.process.frames import MAX_FRAME_BYTES
 from holdfast.queue.message import AnyMessage
 from holdfast.worker import child_wire
 from holdfast.worker.worker import Worker
@@ -75,7 +77,11 @@ def assert_killed_and_retried(queue: TestQueue, notes: Notes) -> None:
 @pytest.mark.parametrize(
     "data",
     [
+        b"\0\0\0\0",  # an empty frame
+        b"\0\0\0\3abc",  # shorter than any frame
         b"\0\0\0\x0cabcdefghijkl",  # of another attempt
+        struct.pack("!I", MAX_FRAME_BYTES + 1),
+        b"\xff\xff\xff\xff",
         b"Traceback (most recent call last):",  # a print to the wrong descriptor
     ],
 )
@@ -86,15 +92,52 @@ def test_invalid_bytes_kill_the_child_and_the_message_is_retried(
     assert_killed_and_retried(queue, notes)
 
 
+INVALID_FRAMES = [
+    "?",  # of an unknown kind
+    "r",  # READY in the middle of the work
+    "bno such module",  # it loaded the model long ago
+    "lx",
+    "s",
+    "s{",
+    "s" + "[" * 200_000,
+    "o{",
+    'o["retry", NaN, "", null, "", false]',
+    "o" + "[" * 200_000,
+]
+
+# Each takes a real child. The tests of frames refuse the same in every run, without one.
+MORE_INVALID_FRAMES = [
+    "sNaN",
+    "s" + "9" * 5000,
+    "onull",
+    "o7",
+    "o[]",
+    'o["retry"]',
+    'o["done", null, "", null, "", false]',
+    'o["done", 1, 2]',
+    'o["done", NaN, ""]',
+    'o["retry", "soon", "", null, "", false]',
+    'o["retry", true, "", null, "", false]',
+    'o["retry", 1e999, "", null, "", false]',
+    'o["retry", 1e300, "", null, "", false]',
+    f'o["retry", 1{"0" * 400}, "", null, "", false]',
+    'o["retry", null, {"a": 1}, null, "", false]',
+    'o["retry", null, "", ["detail"], "", false]',
+    'o["retry", null, "", null, null, false]',
+    'o["retry", null, "", null, "", 1]',
+    'o["retry", null, "", null, ""]',
+    'o[["retry"], null, "", null, "", false]',
+    'o["reject", null, null, null, "", false]',
+    'o["reject", null, "", 5, "", false]',
+    'o["give back", 5, "", null, "", false]',
+]
+
+
 @pytest.mark.parametrize(
     "data",
     [
-        "?",  # of an unknown kind
-        "r",  # READY in the middle of the work
-        "bno such module",  # it loaded the model long ago
-        "lx",
-        "s{",
-        "o{",
+        *INVALID_FRAMES,
+        *(pytest.param(frame, marks=pytest.mark.nightly) for frame in MORE_INVALID_FRAMES),
     ],
 )
 def test_an_invalid_frame_kills_the_child_and_the_message_is_retried(

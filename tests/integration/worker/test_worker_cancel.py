@@ -93,3 +93,27 @@ def test_a_child_process_is_killed_and_nothing_is_settled(
         report = run.stop()
     assert (report.completed, report.abandoned) == (0, 1)
     check_cancelled(operator, seen)
+
+
+def test_the_worker_goes_on_with_the_next_message_and_with_the_redriven_one(
+    make_queue: MakeQueue,
+) -> None:
+    queue, operator = make_queue(), make_queue()
+    started, handled = Event(), []
+
+    def handle(message: Any, ctx: Any) -> None:
+        if not started.is_set():
+            started.set()
+            assert ctx.lost.wait(60)
+            return
+        handled.append((message.id, ctx.attempt))
+
+    operator.push(AnyMessage(id="m"))
+    with running(Worker(queue, handle)):
+        assert started.wait(60)
+        assert operator.cancel("m") == 1
+        operator.push(AnyMessage(id="n"))
+        eventually(lambda: handled == [("n", 1)])
+        assert operator.redrive("m") == 1
+        eventually(lambda: handled == [("n", 1), ("m", 1)])
+        eventually(lambda: operator.stats().completed == 2)

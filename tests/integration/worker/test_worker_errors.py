@@ -234,3 +234,16 @@ def test_a_program_with_logging_shows_every_transition() -> None:
     assert "INFO:holdfast:completed queue=memory message_id=good attempt=1" in shown
     assert "WARNING:holdfast:retried" in shown
     assert "ERROR:holdfast:dead_lettered" in shown
+
+
+def test_tracebacks_are_turned_off_with_the_events() -> None:
+    shown = run_program(
+        "events = Events(EventLog(tracebacks=False))\n"
+        "Worker(queue, handle, events=events).run(until_empty=True)"
+    )
+    assert len(shown.splitlines()) == 2
+    assert "no such luck" not in shown
+
+
+def test_a_worker_with_empty_events_is_silent() -> None:
+    assert run_program("Worker(queue, handle, events=Events()).run(until_empty=True)") == ""

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import QueueUnavailable
+from holdfast.events import MessageLeaseLost
 from holdfast.lease.backoff import Backoff
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.lease.keeper import LeaseKeeper
@@ -28,10 +29,11 @@ from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.queues.files import FilesystemQueue
 from holdfast.queues.sqlite.queue import SQLiteQueue
 from holdfast.queues.sqs import SQSQueue
-from holdfast.testing import SimulatedSqs
+from holdfast.testing import ManualClock, SimulatedSqs
 from holdfast.worker.outcome import Done
 from holdfast.worker.worker import Worker, WorkerReport
-from support.workers.notes import eventually
+from support.workers import handlers
+from support.workers.notes import Notes, eventually
 from support.workers.running import SlowMotionClock, TestQueue, run_until_empty, running
 
 AT_ONCE_SECONDS = 10.0  # half of the time after which messages are given back, if it is slow
@@ -182,7 +184,145 @@ def test_idle_slots_take_over_from_the_one_that_handled_all_fast_messages(
     assert report == WorkerReport(COUNT, 0, 0, 0, 0)  # none was given back
 
 
+@pytest.mark.parametrize("kind", REFUNDING)
+def test_a_slow_handler_in_a_process_holds_up_no_other_message(
+    kind: str, open_kind: Any, tmp_path: Path
+) -> None:
+    queue, notes = open_kind(kind), Notes(tmp_path / "notes")
+    whats = ["finish"] * FAST + ["sleep"] * 30
+    queue.push_many(
+        [
+            AnyMessage(id=f"m{number}", what=what, notes=str(notes.path))
+            for number, what in enumerate(whats)
+        ]
+    )
+    worker = Worker(queue, handlers.do, isolation="process", kill_grace_seconds=0.1)
+    with running(worker) as run:
+        eventually(lambda: "sleeping now" in notes.lines())
+        eventually(lambda: queue.stats().leased == 1)
+        report = run.stop_now()
+    assert report.completed == FAST
+    assert {get_lease(message).attempt for message in queue.poll(100)} == {1}
+
+
+def test_a_stalled_handler_loses_its_own_message_only() -> None:
+    queue = TestQueue(lease_seconds=10.0)
+    queue.push_ids(*(f"m{number}" for number in range(COUNT)))
+    handler = BlockingHandler(queue)
+    worker: Any = Worker(queue, handler, stall_seconds=1.0)
+    with running(worker) as run:
+        assert handler.blocked.wait(60)
+        with running(Worker(queue, handler)) as other:
+            # The message of the stalled handler comes back too, when its lease has ended.
+            eventually(lambda: handler.handled.total() == COUNT + 1)
+            other.stop()
+        handler.go_on.set()
+        report = run.stop()
+    assert report.abandoned == 1
+    assert sorted(handler.handled.values())[-2:] == [1, 2]
+
+
+def test_the_stall_of_a_coroutine_counts_from_its_start() -> None:
+    queue = TestQueue()
+    queue.push_ids(*(f"m{number}" for number in range(COUNT)))
+    blocking = BlockingHandler(queue)
+    slept: list[str] = []
+
+    async def handle(message: AnyMessage, ctx: Any) -> None:
+        if blocking.blocked.is_set() and not slept:
+            slept.append(message.id)
+            await asyncio.sleep(0.3)  # together with its wait, more than the stall time
+        elif not slept:
+            until = time.monotonic() + 1.4
+            beating = asyncio.create_task(blocking.call_async(message, ctx))
+            while not beating.done() and time.monotonic() < until:
+                ctx.beat()
+                await asyncio.sleep(0.001)
+            if blocking.blocked.is_set():
+                blocking.go_on.set()
+            await beating
+
+    worker: Any = Worker(queue, handle, isolation="async", stall_seconds=1.5)
+    report = run_until_empty(worker)
+    assert slept
+    assert (report.completed, report.retried) == (COUNT, 0)
+
+
+def test_messages_whose_lease_is_lost_while_they_wait_are_not_started() -> None:
+    clock = ManualClock()
+    queue = TestQueue(lease_seconds=4.0, max_attempts=9, clock=clock)
+    queue.push_ids(*(f"m{number}" for number in range(COUNT)))
+    handler = BlockingHandler(queue)
+    with running(Worker(queue, handler)) as run:
+        assert handler.blocked.wait(60)
+        claimed = handler.count_waiting() + 1
+        clock.advance(0.1)
+        eventually(lambda: queue.stats().leased == claimed)  # the acks are sent
+        queue.refusing.set()
+        clock.advance(1.4)  # the renewals are due before the messages are given back
+        eventually(lambda: len(queue.seen.of(MessageLeaseLost)) == claimed)
+        queue.refusing.clear()
+        clock.advance(4.0)
+        handler.go_on.set()  # the others are next, and come back because their leases ended
+        eventually(lambda: clock.advance(0.01) or len(handler.handled) == COUNT)
+        run.worker.stop()
+        report = run.join(clock)
+    assert report.abandoned == claimed
+    assert sorted(handler.handled.values())[-2:] == [1, 2]  # only the blocked one, twice
+
+
 # -- the worker stops
+
+
+@pytest.mark.parametrize("kind", REFUNDING)
+def test_a_stop_gives_back_at_once_what_waits(
+    kind: str, open_slow: Any, run_blocking: Any
+) -> None:
+    queue = open_slow(kind)
+    push(queue)
+    handler = BlockingHandler(queue)
+    with running(run_blocking(handler, queue)) as run:
+        assert handler.blocked.wait(60)
+        run.worker.stop()
+        eventually(lambda: queue.stats().leased == 1, AT_ONCE_SECONDS)
+        handler.go_on.set()
+        report = run.join()
+    assert report.given_back >= 3
+    assert report.completed == len(handler.handled)
+    assert {get_lease(message).attempt for message in queue.poll(100)} == {1}
+
+
+def test_a_stop_finishes_what_waits_if_giving_back_would_cost_an_attempt(
+    open_kind: Any, run_blocking: Any
+) -> None:
+    queue = open_kind("sqs")
+    push(queue)
+    handler = BlockingHandler(queue)
+    with running(run_blocking(handler, queue)) as run:
+        assert handler.blocked.wait(60)
+        run.worker.stop()
+        before = handler.handled.total()
+        handler.go_on.set()
+        report = run.join()
+    assert report.given_back == 0
+    assert handler.handled.total() - before >= 3
+    assert report.completed == handler.handled.total()
+    assert {get_lease(message).attempt for message in queue.poll(10)} == {1}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stop_now_gives_back_what_waits(kind: str, open_slow: Any, run_blocking: Any) -> None:
+    queue = open_slow(kind)
+    push(queue)
+    handler = BlockingHandler(queue)
+    with running(run_blocking(handler, queue, kill_grace_seconds=5.0)) as run:
+        assert handler.blocked.wait(60)
+        run.worker.stop_now()
+        eventually(lambda: queue.stats().leased <= 1, AT_ONCE_SECONDS)
+        handler.go_on.set()
+        report = run.join()
+    assert report.given_back >= 3
+    assert report.completed == len(handler.handled) - 1
 
 
 def test_a_stop_waits_for_a_queue_that_is_away_for_a_moment() -> None:

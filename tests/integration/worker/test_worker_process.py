@@ -4,6 +4,8 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from textwrap import dedent
@@ -48,6 +50,15 @@ def test_children_are_reused_and_their_work_is_acked(notes: Notes) -> None:
     assert queue.most_asked <= 2
 
 
+def test_a_typed_message_arrives_as_it_was_pushed(notes: Notes) -> None:
+    queue = MemoryQueue(handlers.Enrich)
+    when = datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC)
+    queue.push(handlers.Enrich(id="m-ü", notes=str(notes.path), what="tell_all", when=when))
+    assert run_until_empty(process_worker(queue)).completed == 1
+    assert notes.values("model") == ["Enrich"]
+    assert notes.values("fields") == [f"m-ü 1 {when.isoformat()}"]
+
+
 def test_handlers_may_take_the_message_alone_or_be_coroutines(notes: Notes) -> None:
     queue = TestQueue()
     push(queue, notes, "-")
@@ -81,6 +92,14 @@ def test_outcomes_of_processes_are_the_same_as_of_threads(
     assert len(set(notes.values("pid"))) == 1  # no such outcome ends a child
     if what == "raise_error":
         assert "in raise_error" in (dead.past[-1].detail or "")
+
+
+def test_a_requested_retry_keeps_its_reason_and_detail(notes: Notes) -> None:
+    queue = TestQueue()
+    push(queue, notes, "ask_for_retry")
+    assert run_until_empty(process_worker(queue)) == WorkerReport(1, 1, 0, 0, 0)
+    [view] = queue.find("m")
+    assert (view.past[0].reason, view.past[0].detail) == ("a child asks", "with detail")
 
 
 def test_a_checkpoint_goes_through_the_worker_to_the_next_attempt(notes: Notes) -> None:
@@ -293,6 +312,19 @@ def test_a_payload_reaches_a_child_process(tmp_path: Path) -> None:
         report = Worker(queue, handlers.deliver, isolation="process").run(until_empty=True)
     assert report.completed == 1
     assert note.read_text() == "Parcel acme-42 3"
+
+
+def test_a_payload_that_a_child_cannot_import_ends_the_worker_and_stays(tmp_path: Path) -> None:
+    @dataclass
+    class LocalParcel:
+        note: str
+
+    with open_queue(f"sqlite:{tmp_path}/work.db", LocalParcel, env={}) as queue:
+        queue.push(LocalParcel("x"))
+        with pytest.raises(HandlerNotFound, match=r"LocalParcel\] cannot reach a process"):
+            Worker(queue, handlers.deliver, isolation="process").run(until_empty=True)
+        assert queue.stats().failed == 0
+        assert queue.stats().completed == 0
 
 
 def find_beat(viewer: QueueManager[Any]) -> Holder | None:

@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.events import WorkerStopped, WorkerStopping
+from holdfast.events import Events, WorkerStopped, WorkerStopping
 from holdfast.lease.clock import SystemClock
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock
+from holdfast.worker.outcome import Retry
 from holdfast.worker.worker import Worker, WorkerReport
 from support.workers.handlers import do
 from support.workers.notes import Notes, eventually
-from support.workers.running import TestQueue, is_alive, pass_a_renewal, running
+from support.workers.running import Seen, TestQueue, is_alive, pass_a_renewal, running
 
 
 class SlowToClaim(TestQueue):
@@ -108,6 +109,42 @@ def test_a_keeper_that_was_given_is_neither_started_nor_stopped() -> None:
         eventually(lambda: queue.renewals)
 
 
+def test_draining_lets_running_work_finish_and_claims_nothing_more() -> None:
+    queue = TestQueue()
+    queue.push_ids("a", "b", "c")
+    begun, finish = [], Event()
+
+    def handle(message: Any) -> None:
+        begun.append(message.id)
+        finish.wait(60)
+
+    with running(Worker(queue, handle, concurrency=2)) as run:
+        eventually(lambda: len(begun) == 2)
+        run.worker.stop()
+        run.worker.stop()  # repeated calls are allowed
+        eventually(lambda: queue.seen.of(WorkerStopping))
+        finish.set()
+        assert run.join() == WorkerReport(2, 0, 0, 0, 0)
+    assert begun == ["a", "b"]
+    assert queue.stats().ready == 1
+    assert queue.seen.of(WorkerStopping) == [WorkerStopping("memory", 2)]
+    assert queue.seen.events[-1] == WorkerStopped("memory", 0)
+
+
+def test_a_handler_can_end_early_when_the_worker_stops() -> None:
+    queue = TestQueue()
+    queue.push_ids("m")
+    begun = Event()
+
+    def handle(message: Any, ctx: Any) -> Any:
+        begun.set()
+        return Retry(0.0, "stopping") if ctx.stopping.wait(60) else None
+
+    with running(Worker(queue, handle)) as run:
+        begun.wait(60)
+        assert run.stop() == WorkerReport(0, 1, 0, 0, 0)
+
+
 def test_threads_still_running_after_the_drain_are_notified_and_their_leases_run_out() -> None:
     queue = TestQueue(lease_seconds=30)
     queue.push_ids("m")
@@ -167,6 +204,15 @@ def test_processes_still_running_after_the_drain_are_killed_then_released(
         assert run.stop() == WorkerReport(0, 0, 0, 1, 0)
     assert queue.log[-2:] == ["release m", "alive False"]
     assert [message.attempts for message in queue.poll()] == [1]
+
+
+def test_stop_now_does_not_wait_for_the_drain(tmp_path: Path) -> None:
+    queue, notes = TestQueue(), Notes(tmp_path / "notes")
+    queue.push_ids("m", what="sleep", notes=str(notes.path))
+    worker = Worker(queue, do, isolation="process", drain_seconds=1000)
+    with running(worker) as run:
+        eventually(lambda: notes.values("sleeping"))
+        assert run.stop_now() == WorkerReport(0, 0, 0, 1, 0)
 
 
 def test_stop_now_ends_a_drain_in_progress() -> None:
@@ -295,6 +341,16 @@ def test_ctrl_c_without_a_signal_handler_ends_the_run_at_once(script: Any) -> No
     assert "interrupted" in output
 
 
+def test_a_worker_runs_without_subscribers() -> None:
+    queue = TestQueue()
+    queue.push_ids("m")
+    seen = Seen()
+    with running(Worker(queue, print, events=Events(seen)), until_empty=True) as run:
+        assert run.join().completed == 1
+    assert queue.seen.of(WorkerStopped) == []
+    assert seen.of(WorkerStopped) == [WorkerStopped("memory", 0)]
+
+
 INTERRUPTED_WAITS = """
 import signal
 from holdfast.worker.worker import SignalSafeEvent
@@ -312,6 +368,31 @@ signal.setitimer(signal.ITIMER_REAL, 0)
 def test_a_signal_handler_may_set_the_event_that_its_own_thread_waits_for() -> None:
     """The event of `threading` would wait here for a lock that the same thread holds."""
     subprocess.run([sys.executable, "-c", INTERRUPTED_WAITS], check=True, timeout=60)
+
+
+INTERRUPTED_DRAIN = """
+import signal, time
+from holdfast import AnyMessage, Worker
+from holdfast.testing import MemoryQueue
+
+queue = MemoryQueue()
+queue.push(AnyMessage(id="m"))
+
+def handle(message, ctx):
+    signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+    ctx.stopping.wait(60)
+    time.sleep(3)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+worker = Worker(queue, handle)
+signal.signal(signal.SIGALRM, lambda *_: worker.stop())
+assert worker.run().completed == 1
+"""
+
+
+def test_a_worker_that_drains_may_be_stopped_by_thousands_of_signals() -> None:
+    """Each may interrupt the run while it holds a lock of the event that it waits for."""
+    subprocess.run([sys.executable, "-c", INTERRUPTED_DRAIN], check=True, timeout=60)
 
 
 class CountingClock(SystemClock):

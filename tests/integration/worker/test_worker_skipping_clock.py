@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AnyMessage, Context, Retry, Worker
+from holdfast import AnyMessage, Backoff, Context, Retry, Worker
 from holdfast.events import Events, MessageLeaseLost, TakenOver
 from holdfast.testing import MemoryQueueFactory, SkippingClock
 from support.workers.running import Seen, run_until_empty
@@ -55,6 +55,15 @@ def test_two_workers_share_a_queue(memory_queue: MemoryQueueFactory) -> None:
     assert seen.of(MessageLeaseLost) == seen.of(TakenOver) == []
 
 
+def test_a_cancelled_message_is_not_waited_for(memory_queue: MemoryQueueFactory) -> None:
+    queue = memory_queue(lease_seconds=DAY)
+    queue.push(AnyMessage(id="m"))
+    started_at = time.monotonic()
+    report = run_until_empty(Worker(queue, lambda message: queue.cancel("m") and None))
+    assert report.abandoned == 1
+    assert time.monotonic() - started_at < MAX_REAL_SECONDS
+
+
 def test_coroutines_are_given_back_at_once(memory_queue: MemoryQueueFactory) -> None:
     """Stopping waits in real time, although the clock skips waits for messages."""
 
@@ -66,6 +75,44 @@ def test_coroutines_are_given_back_at_once(memory_queue: MemoryQueueFactory) -> 
     queue.push(AnyMessage())
     worker = Worker(queue, hang, isolation="async")
     assert worker.run().given_back == 1
+
+
+def sleep_long(message: AnyMessage) -> None:
+    time.sleep(60)
+
+
+def test_a_process_that_stalls_is_killed(memory_queue: MemoryQueueFactory) -> None:
+    queue = memory_queue(max_attempts=2, backoff=Backoff(first_seconds=HOUR))
+    queue.push(AnyMessage())
+    report = run_until_empty(
+        Worker(
+            queue,
+            sleep_long,
+            isolation="process",
+            stall_seconds=0.5,
+            kill_grace_seconds=0.2,
+        )
+    )
+    assert (report.retried, report.dead_lettered, report.abandoned) == (1, 1, 0)
+
+
+def test_a_handler_sees_the_time_of_the_queue(memory_queue: MemoryQueueFactory) -> None:
+    seconds_left: list[float] = []
+    queue = memory_queue(lease_seconds=60)
+    queue.push(AnyMessage(), delay_seconds=DAY)
+    run_until_empty(Worker(queue, lambda _, ctx: seconds_left.append(ctx.seconds_left)))
+    [left] = seconds_left
+    assert 0 < left <= 60
+
+
+def test_the_backoff_takes_no_real_time(memory_queue: MemoryQueueFactory) -> None:
+    queue = memory_queue(max_attempts=10, backoff=Backoff(first_seconds=HOUR, max_seconds=DAY))
+    queue.push(AnyMessage())
+
+    def fail(message: AnyMessage) -> None:
+        raise ValueError
+
+    assert run_until_empty(Worker(queue, fail)).retried == 9
 
 
 def test_a_handler_that_takes_a_while_does_not_lose_its_lease(

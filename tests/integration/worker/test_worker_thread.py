@@ -13,15 +13,17 @@ from holdfast.events import (
     Completed,
     DeadLettered,
     MessageLeaseLost,
+    PollFailed,
     WorkerStarted,
     WorkerStopped,
     WorkerStopping,
 )
 from holdfast.queue.message import AnyMessage
-from holdfast.testing import MemoryQueue
+from holdfast.testing import ManualClock, MemoryQueue
+from holdfast.worker.outcome import Done, Reject, Retry
 from holdfast.worker.worker import Worker, WorkerReport
 from support.workers.notes import eventually
-from support.workers.running import TestQueue, run_until_empty, running
+from support.workers.running import TestQueue, pass_a_renewal, run_until_empty, running
 
 
 @pytest.mark.requirement("R001-001", "R001-003", "R003-008")
@@ -43,6 +45,13 @@ def test_a_worker_that_finds_no_message_reports_nothing_about_it() -> None:
     run_until_empty(Worker(queue, lambda message: None))
     kinds = [type(event) for event in queue.seen.events]
     assert kinds == [WorkerStarted, WorkerStopping, WorkerStopped]
+
+
+@pytest.mark.parametrize("result", [None, Done()])
+def test_returning_none_or_done_completes_the_message(result: Any) -> None:
+    queue = TestQueue()
+    queue.push_ids("m")
+    assert run_until_empty(Worker(queue, lambda message: result)).completed == 1
 
 
 @pytest.mark.parametrize(
@@ -69,6 +78,30 @@ def test_any_exception_of_a_handler_is_a_failed_attempt_and_finally_a_dead_lette
     assert "in handle" in (first.past[-1].detail or "")
 
 
+def test_a_requested_retry_comes_back_after_its_delay() -> None:
+    times: list[float] = []
+
+    def handle(message: Any) -> Any:
+        times.append(time.monotonic())
+        return Retry(0.3, "soon") if len(times) == 1 else None
+
+    queue = TestQueue()
+    queue.push_ids("m")
+    report = run_until_empty(Worker(queue, handle))
+    assert report == WorkerReport(1, 1, 0, 0, 0)
+    assert times[1] - times[0] >= 0.3
+
+
+def test_an_invalid_result_is_dead_lettered_with_its_type() -> None:
+    queue = TestQueue()
+    queue.push_ids("m")
+    report = run_until_empty(Worker(queue, lambda message: {"secret": 1}))
+    assert report.dead_lettered == 1
+    reason = next(queue.dead_letters()).reason or ""
+    assert "dict" in reason
+    assert "secret" not in reason
+
+
 def test_the_report_counts_messages_that_poll_dead_lettered() -> None:
     """No handler sees malformed or exhausted messages, but the report must count them."""
     queue = TestQueue(max_attempts=1)
@@ -81,6 +114,13 @@ def test_the_report_counts_messages_that_poll_dead_lettered() -> None:
     [event] = queue.seen.of(DeadLettered)
     assert event.message_id == "exhausted"
     assert run_until_empty(Worker(queue, lambda message: None)).dead_lettered == 0
+
+
+def test_a_reject_is_a_dead_letter_at_once() -> None:
+    queue = TestQueue()
+    queue.push_ids("m")
+    report = run_until_empty(Worker(queue, lambda message: Reject("hopeless")))
+    assert report == WorkerReport(0, 0, 1, 0, 0)
 
 
 class Crowd:
@@ -107,6 +147,53 @@ def test_without_prefetch_no_more_are_claimed_at_once_than_there_are_slots() -> 
     assert crowd.most == 4
     assert queue.most_out <= 4
     assert queue.most_asked <= 4  # no more were requested either
+
+
+def test_work_that_takes_many_leases_is_renewed_and_done_once() -> None:
+    clock = ManualClock()
+    queue = TestQueue(clock=clock)
+    queue.push_ids("m")
+    calls: list[int] = []
+
+    def handle(message: Any, ctx: Any) -> None:
+        calls.append(ctx.attempt)
+        for _ in range(9):  # more than three leases
+            pass_a_renewal(queue, clock)
+        ctx.raise_if_lost()
+
+    report = run_until_empty(Worker(queue, handle, clock=clock), clock)
+    assert report == WorkerReport(1, 0, 0, 0, 0)
+    assert calls == [1]
+
+
+def test_the_context_shows_the_attempt_and_stores_a_checkpoint_for_the_next() -> None:
+    queue = TestQueue()
+    queue.push_ids("m")
+    contexts: list[Any] = []
+
+    def handle(message: Any, ctx: Any) -> Any:
+        contexts.append(
+            (ctx.message_id, ctx.attempt, ctx.fence, ctx.checkpoint, message.attempts)
+        )
+        ctx.beat(progress=0.5, checkpoint={"step": ctx.attempt})
+        return Retry(0.0) if ctx.attempt == 1 else None
+
+    run_until_empty(Worker(queue, handle))
+    assert contexts == [("m", 1, 1, None, 1), ("m", 2, 2, {"step": 1}, 2)]
+
+
+def test_a_first_attempt_does_not_load_a_checkpoint() -> None:
+    class Counting(TestQueue):
+        loads = 0
+
+        def load_checkpoint(self, message: Any) -> Any:
+            self.loads += 1
+            return super().load_checkpoint(message)
+
+    queue = Counting()
+    queue.push_ids("m")
+    run_until_empty(Worker(queue, lambda message, ctx: ctx.checkpoint))
+    assert queue.loads == 0
 
 
 def test_a_lost_lease_reaches_the_handler_and_nothing_is_settled() -> None:
@@ -163,6 +250,21 @@ def test_a_hung_handler_loses_its_lease_and_the_work_goes_to_another_slot(
         released.set()
 
 
+def test_a_beating_handler_is_not_stalled() -> None:
+    clock = ManualClock()
+    queue = TestQueue(clock=clock)
+    queue.push_ids("m")
+
+    def handle(message: Any, ctx: Any) -> None:
+        for _ in range(9):
+            pass_a_renewal(queue, clock)
+            ctx.beat()
+
+    worker = Worker(queue, handle, stall_seconds=25, clock=clock)
+    report = run_until_empty(worker, clock)
+    assert report == WorkerReport(1, 0, 0, 0, 0)
+
+
 def test_a_handler_that_never_returns_keeps_neither_the_run_nor_the_stop_waiting() -> None:
     queue = TestQueue(lease_seconds=0.5, max_attempts=2)
     queue.push_ids("m")
@@ -205,6 +307,39 @@ def test_an_async_handler_runs_in_a_thread_too_and_is_cancelled_when_lost() -> N
         queue.refusing.set()
         eventually(lambda: steps[:2] == ["begun", "cancelled"])
     assert not {"ack m", "nack m", "dead_letter m"} & set(queue.log)
+
+
+def test_an_unavailable_queue_is_polled_again_and_the_failure_is_reported() -> None:
+    queue = TestQueue()
+    queue.poll_errors = [OSError("disk away"), RuntimeError("what?")]
+    queue.push_ids("m")
+    assert run_until_empty(Worker(queue, lambda message: None)).completed == 1
+    errors = [event.error for event in queue.seen.of(PollFailed)]
+    assert errors == ["OSError: disk away", "RuntimeError: what?"]
+
+
+def test_until_empty_waits_for_delayed_messages() -> None:
+    queue = TestQueue()
+    queue.push(AnyMessage(id="later"), delay_seconds=0.8)
+    assert run_until_empty(Worker(queue, lambda message: None)).completed == 1
+
+
+def test_until_empty_waits_until_lost_messages_come_back() -> None:
+    queue = TestQueue(lease_seconds=0.6)
+    queue.push_ids("lost")
+
+    def handle(message: Any, ctx: Any) -> None:
+        if ctx.attempt == 1:
+            queue.refusing.set()
+            ctx.lost.wait(60)
+            queue.refusing.clear()
+
+    report = run_until_empty(Worker(queue, handle))
+    assert report == WorkerReport(1, 0, 0, 0, 1)
+
+
+def test_until_empty_of_an_empty_queue_ends() -> None:
+    assert run_until_empty(Worker(TestQueue(), print)) == WorkerReport(0, 0, 0, 0, 0)
 
 
 def test_until_empty_does_not_wait_for_messages_of_other_workers() -> None:
@@ -254,3 +389,8 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_claimed(
 ) -> None:
     with pytest.raises(ConfigError, match=problem):
         Worker(TestQueue(), lambda message: None, **settings)
+
+
+def test_a_handler_with_the_wrong_parameters_is_refused() -> None:
+    with pytest.raises(ConfigError, match="does not fit"):
+        Worker(TestQueue(), lambda: None)

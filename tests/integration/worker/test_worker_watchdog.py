@@ -104,6 +104,16 @@ def test_a_long_handler_without_beats_and_limits_is_not_disturbed(
     assert run_until_empty(make_worker(queue, pulse_seconds=4.0)).completed == 1
 
 
+def test_a_message_that_hangs_on_every_attempt_is_dead_lettered(
+    queue: TestQueue, notes: Notes
+) -> None:
+    push(queue, notes, "sleep")
+    report = run_until_empty(make_worker(queue, stall_seconds=0.3))
+    assert report == WorkerReport(0, 2, 1, 0, 0)
+    dead = next(queue.dead_letters())
+    assert dead.reason == "failed 3 times, last: stalled: no beat for 0.3 s"
+
+
 def test_a_process_that_ignores_sigterm_is_killed_after_the_grace(
     queue: TestQueue, notes: Notes
 ) -> None:

@@ -7,13 +7,23 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import MessageTooLarge
+from holdfast.queue.message import QueueMessage
 from holdfast.worker.context import Context
 from holdfast.worker.outcome import Reject, Retry
 from support.workers.notes import Notes
+
+
+class Enrich(QueueMessage):
+    """A message type that child processes can import."""
+
+    what: str
+    notes: str
+    when: datetime
 
 
 @dataclass
@@ -69,6 +79,10 @@ def save_without_end(message: Any, ctx: Context) -> None:
 
 def finish(message: Any, ctx: Context) -> None:
     note(message, f"finished {message.id}")
+
+
+def ask_for_retry(message: Any, ctx: Context) -> Any:
+    return Retry(0.01, "a child asks", "with detail") if ctx.attempt == 1 else None
 
 
 def reject(message: Any, ctx: Context) -> Any:
@@ -224,3 +238,8 @@ def wait_for_stopping(message: Any, ctx: Context) -> Any:
 
 def tell_size(message: Any, ctx: Context) -> None:
     note(message, f"size {len(message.padding)}")
+
+
+def tell_all(message: Any, ctx: Context) -> None:
+    note(message, f"model {type(message).__name__}")
+    note(message, f"fields {message.id} {message.attempts} {message.when.isoformat()}")

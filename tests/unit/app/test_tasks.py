@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Done, Holdfast, QueueManager, Reject
+from holdfast import Backoff, Done, GiveBack, Holdfast, QueueManager, Reject, Retry
 from holdfast.app.task import TaskMessage
 from holdfast.errors import ConfigError, MalformedMessage, Unsupported
 from holdfast.events import (
@@ -22,8 +22,11 @@ from holdfast.events import (
     ResultNotKept,
     Retried,
 )
+from holdfast.lease.keeper import LeaseKeeper
 from holdfast.testing import ManualClock, SkippingClock
 from holdfast.testing.contracts.queue.support import EventRecorder
+from holdfast.worker.fetcher import Fetcher
+from holdfast.worker.in_flight import InFlight
 from support.waiting import wait_until
 
 app = Holdfast("memory:")
@@ -199,11 +202,32 @@ def test_a_delay_delays(delay: Any) -> None:
     assert len(delayed.queue.poll()) == 1
 
 
+def test_a_second_push_of_an_id_does_nothing_with_dedupe() -> None:
+    deduping = OnMemory(dedupe=True)
+    task = deduping.app.task(add.__wrapped__)
+    for _ in range(2):
+        task.push(1, id="tick-1")
+    assert deduping.work() == {"completed": 1}
+
+
+def test_an_id_that_is_pushed_twice_runs_twice_without_dedupe(ground: OnMemory) -> None:
+    task = ground.app.task(add.__wrapped__)
+    for number in range(2):
+        task.push(number, id="acme-42")
+    assert ground.work() == {"completed": 2}
+    assert task.result("acme-42") == 2
+
+
 @pytest.mark.parametrize("bad", ["", 5, "x" * 513])
 def test_a_wrong_id_is_refused_in_one_line(ground: OnMemory, bad: Any) -> None:
     task = ground.app.task(add.__wrapped__)
     with pytest.raises(MalformedMessage, match=r"^id must be text of 1 to 512 characters, not"):
         task.push(1, id=bad)
+
+
+def test_a_delay_may_be_a_timedelta(ground: OnMemory) -> None:
+    ground.app.task(add.__wrapped__).push(1, delay=timedelta(hours=1))
+    assert ground.queue.stats().delayed == 1
 
 
 def test_a_coroutine_pushes_without_blocking_its_loop(ground: OnMemory) -> None:
@@ -286,6 +310,13 @@ def test_an_outcome_means_what_it_means(
     message_id = task.push()
     assert ground.work() == report
     assert task.result(message_id) == getattr(outcome, "result", None)
+
+
+def test_a_task_may_ask_for_a_retry_or_be_given_back(ground: OnMemory) -> None:
+    outcomes: list[Any] = [Retry(after_seconds=0), GiveBack(), None]
+    task = ground.app.task(name="task")(lambda: outcomes.pop(0))
+    task.push()
+    assert ground.work() == {"completed": 1, "retried": 1, "given_back": 1}
 
 
 def test_each_task_has_its_own_retries(ground: OnMemory) -> None:
@@ -398,6 +429,19 @@ def test_an_app_with_a_task_of_one_attempt_claims_nothing_ahead(ground: OnMemory
     assert ground.app.make_worker(prefetch=3).prefetch == 3
     ground.app.task(name="once", retries=0)(lambda: None)
     assert ground.app.make_worker(prefetch=3).prefetch == 0
+
+
+def test_a_task_that_would_start_after_the_drain_time_is_given_back(ground: OnMemory) -> None:
+    calls = []
+    ground.app.task(name="late")(lambda: calls.append(1)).push()
+    in_flight = InFlight(ground.queue, Events(), ground.queue.clock)
+    fetcher = Fetcher(LeaseKeeper(ground.queue.clock), in_flight)
+    runner: Any = ground.app.make_worker()._make_runner(fetcher, in_flight)
+    claimed = fetcher.fetch()
+    in_flight.give_up.set()
+    runner._handle(runner._make_executor(), claimed)
+    assert in_flight.make_report().given_back == 1
+    assert calls == []
 
 
 # -- messages that this app cannot run

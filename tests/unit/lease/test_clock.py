@@ -5,7 +5,7 @@ from threading import Event, Thread
 
 import pytest
 
-from holdfast.lease.clock import to_utc
+from holdfast.lease.clock import SYSTEM_CLOCK, to_utc, utc_now
 from holdfast.testing.clock import ManualClock
 from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
 
@@ -25,7 +25,32 @@ def test_a_time_beyond_the_calendar_becomes_its_first_or_last_moment(seconds):
     assert to_utc(seconds).tzinfo is not None
 
 
+def test_the_system_clock_only_grows():
+    first = SYSTEM_CLOCK.monotonic()
+    SYSTEM_CLOCK.sleep(0.001)
+    assert SYSTEM_CLOCK.monotonic() > first
+
+
+def test_the_system_clock_waits_for_an_event_or_the_time():
+    event = Event()
+    assert SYSTEM_CLOCK.wait(event, 0.001) is False
+    event.set()
+    assert SYSTEM_CLOCK.wait(event, None) is True
+
+
+def test_epoch_times_are_converted_to_utc():
+    assert to_utc(0).isoformat() == "1970-01-01T00:00:00+00:00"
+    assert utc_now().tzinfo is not None
+
+
 # -- the manual clock
+
+
+def test_time_stands_still_until_it_is_moved():
+    clock = ManualClock(monotonic=5.0, time=100.0)
+    assert (clock.monotonic(), clock.time()) == (5.0, 100.0)
+    clock.advance(2.5)
+    assert (clock.monotonic(), clock.time()) == (7.5, 102.5)
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan")])
@@ -84,6 +109,13 @@ def test_a_wait_without_a_time_limit_ends_only_with_its_event():
     event.set()
     waiter.join(TEST_TIMEOUT_SECONDS)
     assert not waiter.is_alive()
+
+
+def test_a_wait_of_zero_seconds_returns_at_once():
+    clock = ManualClock()
+    assert clock.wait(Event(), 0) is False
+    assert clock.wait(Event(), -1) is False
+    clock.sleep(0)
 
 
 def test_with_auto_advance_waits_and_sleeps_move_the_clock():

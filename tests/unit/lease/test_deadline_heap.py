@@ -54,6 +54,40 @@ def take_keys(heap: DeadlineHeap[str, Entry], until: float = inf) -> list[str]:
     return keys
 
 
+def test_entries_are_taken_in_the_order_of_their_times_and_equal_ones_in_that_of_the_puts(heap):
+    for key, due_at in (("c", 3), ("a", 1), ("d", 3), ("b", 2)):
+        add(heap, key, due_at)
+    assert take_keys(heap, until=2) == ["a", "b"]
+    assert take_keys(heap) == ["c", "d"]
+    assert heap.await_next() == inf
+
+
+def test_an_entry_that_was_moved_is_taken_once_and_at_its_last_time(heap):
+    entry = add(heap, "a", 1)
+    add(heap, "b", 5)
+    heap._put(entry, 9)
+    heap._put(entry, 7)
+    assert take_keys(heap, until=5) == ["b"]
+    assert heap.await_next() == 7
+    assert take_keys(heap) == ["a"]
+
+
+def test_a_taken_entry_is_scheduled_again_only_by_a_put(heap):
+    entry = add(heap, "a", 1)
+    assert heap.take(1) is entry
+    assert heap.take(inf) is None
+    heap._put(entry, 1)
+    assert heap.take(1) is entry
+
+
+def test_a_dead_entry_is_not_taken_and_is_forgotten(heap):
+    dead = add(heap, "a", 1)
+    add(heap, "b", 2)
+    dead.live = False
+    assert heap.await_next() == 2
+    assert list(heap._entries) == ["b"]
+
+
 def test_a_dead_entry_does_not_take_the_one_that_has_its_key_now(heap):
     dead = add(heap, "a", 1)
     dead.live = False

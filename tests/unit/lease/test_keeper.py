@@ -1,5 +1,8 @@
 """The keeper without faults: when it renews, which leases, and in which batches."""
 
+import gc
+from weakref import ref
+
 import pytest
 
 from holdfast.events import Event, Events, LeaseRenewed
@@ -36,6 +39,13 @@ def test_a_lease_is_renewed_each_third_of_it_for_as_long_as_it_is_held(clock, so
     assert [call.at - start for call in source.calls] == pytest.approx(range(20, 601, 20))
     assert {call.seconds for call in source.calls} == {60}
     assert lease.state is LeaseState.HELD
+
+
+def test_no_renewal_is_requested_before_it_is_due(clock, source, keeper):
+    keeper.hold(source.lease(seconds=60))
+    clock.advance(19.9)
+    assert keeper.tick() == Tick(0, 0, 0, next_at=pytest.approx(clock.monotonic() + 0.1))
+    assert source.calls == []
 
 
 def test_a_keeper_that_holds_nothing_has_nothing_to_wait_for(keeper):
@@ -80,6 +90,13 @@ def test_renew_after_sets_the_interval(clock, source):
     keeper = LeaseKeeper(clock, renew_after=0.5)
     keeper.hold(source.lease(seconds=60))
     assert keeper.tick().next_at == pytest.approx(clock.monotonic() + 30)
+
+
+def test_every_pass_renews_a_lease(clock, source):
+    keeper = LeaseKeeper(clock, renew_after=0.4)
+    keeper.hold(source.lease(seconds=60))
+    ticks = let_pass(clock, keeper, 600)
+    assert [tick.renewed for tick in ticks] == [0] + [1] * 25
 
 
 @pytest.mark.parametrize("renew_after", [0, 1, -1, 2, float("nan")])
@@ -205,6 +222,15 @@ def test_each_source_and_each_length_has_its_own_calls(clock, keeper):
     assert [(len(call.leases), call.seconds) for call in files.calls] == [(4, 60)]
 
 
+def test_a_source_with_a_batch_of_one_gets_one_lease_per_call(clock, keeper):
+    source = FakeSource(clock, renew_batch=1)
+    for lease in source.leases(3):
+        keeper.hold(lease)
+    clock.advance(20)
+    keeper.tick()
+    assert [len(call.leases) for call in source.calls] == [1, 1, 1]
+
+
 def test_one_refused_lease_does_not_affect_the_other_nine(clock, source, keeper):
     leases = source.leases(10)
     for lease in leases:
@@ -238,6 +264,30 @@ def test_one_unanswered_lease_is_retried_without_the_other_nine(clock, source, k
 
 
 # -- cost
+
+
+def test_memory_follows_the_live_leases_not_the_throughput(source, keeper):
+    gone = []
+    for number in range(20_000):
+        lease = source.lease(f"m{number}")
+        source.ends_at.clear()
+        keeper.hold(lease)
+        gone.append(ref(lease))
+        lease.release()
+    del lease
+    gc.collect()
+    assert sum(lease() is not None for lease in gone) <= 1_100
+
+
+def test_many_live_leases_survive_the_sweeps(clock, source, keeper):
+    kept = source.leases(3_000)
+    for number, lease in enumerate(kept):
+        keeper.hold(lease)
+        keeper.hold(passing := source.lease(f"passing {number}"))
+        passing.release()
+    assert keeper.held == 3_000
+    clock.advance(20)
+    assert keeper.tick().renewed == 3_000
 
 
 def test_each_renewal_reports_how_late_it_was(clock, source, keeper, seen):

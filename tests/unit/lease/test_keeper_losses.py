@@ -1,5 +1,7 @@
 """The keeper with faults: it tolerates them or loses the lease, but never silently."""
 
+from itertools import pairwise
+
 import pytest
 
 from holdfast.errors import QueueUnavailable
@@ -97,6 +99,14 @@ def test_a_freeze_at_any_moment_of_a_pass_never_leads_to_a_late_call(clock, at_r
     assert lease.state is LeaseState.LOST
 
 
+def test_a_freeze_shorter_than_the_lease_costs_nothing(clock, source, keeper):
+    lease = source.lease(seconds=60)
+    keeper.hold(lease)
+    clock.advance(59.9)
+    assert keeper.tick().renewed == 1
+    assert lease.state is LeaseState.HELD
+
+
 # -- throttled
 
 
@@ -131,6 +141,17 @@ def test_an_outage_longer_than_the_lease_loses_it_at_the_deadline_and_says_why(
     let_pass(clock, keeper, 600)
     assert len(source.calls) == calls
     assert all(call.at < start + 60 for call in source.calls)
+
+
+def test_retries_back_off_and_never_flood_the_source(clock, source, keeper):
+    keeper.hold(source.lease(seconds=60))
+    source.answer = make_failing_answer()
+    let_pass(clock, keeper, 61)
+    gaps = [after.at - before.at for before, after in pairwise(source.calls)]
+    assert 5 <= len(source.calls) <= 30
+    assert 0.6 <= gaps[0] <= 1.2
+    assert 1.2 <= gaps[1] <= 2.4
+    assert min(gaps) > 0.29
 
 
 def test_the_next_outage_starts_with_a_short_delay_again(clock, source, keeper):
@@ -183,6 +204,30 @@ def test_a_source_that_raises_counts_as_unanswered_for_its_batch_only(
     assert risky.state is LeaseState.AT_RISK
     assert risky.reason == reason
     assert "receipt" not in str(seen)
+
+
+def test_the_text_of_a_holdfast_error_is_kept(clock, source, keeper):
+    lease = source.lease()
+    keeper.hold(lease)
+
+    def fail() -> None:
+        raise QueueUnavailable("the folder is read-only")
+
+    source.before_answering = fail
+    clock.advance(20)
+    keeper.tick()
+    assert lease.reason == "the folder is read-only"
+
+
+@pytest.mark.parametrize("attribute", ["name", "renew_batch"])
+def test_a_lease_whose_source_lacks_an_attribute_is_refused_by_its_name(
+    clock, source, keeper, attribute
+):
+    lease = source.lease()
+    delattr(source, attribute)
+    with pytest.raises(TypeError, match=f"FakeSource.*{attribute}"):
+        keeper.hold(lease)
+    assert keeper.held == 0
 
 
 @pytest.mark.parametrize(
@@ -256,7 +301,31 @@ def break_source(source: FakeSource, clock: ManualClock, how: str) -> list[float
     return asked_at
 
 
+def test_a_source_that_returns_too_few_results_is_not_trusted(clock, source, keeper):
+    leases = source.leases(3)
+    for lease in leases:
+        keeper.hold(lease)
+    source.renew = lambda leases, seconds: [RENEWED]
+    clock.advance(20)
+    tick = keeper.tick()
+    assert (tick.renewed, tick.at_risk) == (0, 3)
+    assert {lease.reason for lease in leases} == {
+        "the source returned 1 results for 3 renewals"
+    }
+
+
 # -- refused
+
+
+def test_a_refusal_loses_the_lease_at_once(clock, source, keeper, seen):
+    lease = source.lease()
+    keeper.hold(lease)
+    source.answer = lambda lease: Refused("taken over by another worker")
+    clock.advance(20)
+    assert keeper.tick().lost == 1
+    assert select(MessageLeaseLost, seen) == [
+        MessageLeaseLost("fake", "m", 1, "taken over by another worker")
+    ]
 
 
 def test_a_loss_noticed_outside_the_keeper_is_reported_once(clock, source, keeper, seen):
@@ -308,6 +377,22 @@ def test_a_lease_that_runs_out_during_a_slow_call_is_lost_before_the_next_call(c
     assert (tick.renewed, tick.lost) == (2, 1)
     assert calls_before_the_loss == [1]
     assert other.calls == []
+
+
+def test_a_stall_while_waiting_for_a_slow_source_is_noticed_after_the_current_call(
+    clock, keeper
+):
+    source = FakeSource(clock, renew_batch=1)
+    stalling = source.lease("stalling", seconds=90)
+    calls_before_the_loss: list[int] = []
+    stalling.on_lost(lambda lease: calls_before_the_loss.append(len(source.calls)))
+    for lease in source.leases(5, seconds=90):
+        keeper.hold(lease)
+    keeper.hold(stalling, stall_seconds=32)
+    source.before_answering = lambda: clock.advance(3)
+    clock.advance(30)
+    keeper.tick()
+    assert calls_before_the_loss == [1]
 
 
 def test_the_most_urgent_lease_goes_first(clock, keeper):

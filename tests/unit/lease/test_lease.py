@@ -1,7 +1,7 @@
 """The state machine of a lease."""
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -30,6 +30,11 @@ def test_a_new_lease_is_held_until_its_deadline(lease):
     assert lease.live
 
 
+def test_a_renewal_counts_from_before_the_call(lease):
+    assert renew(lease, RENEWED, asked_at=20, now=25) is LeaseState.HELD
+    assert lease.deadline == 80
+
+
 def test_a_missing_response_leaves_the_lease_at_risk_until_the_next_one(lease):
     assert renew(lease, Unanswered("throttled"), asked_at=20, now=20) is LeaseState.AT_RISK
     assert lease.deadline == 60
@@ -42,6 +47,12 @@ def test_a_refusal_loses_the_lease_at_once(lease):
     assert lease.reason == "superseded"
 
 
+@pytest.mark.parametrize("renewal", [RENEWED, Unanswered("timeout")])
+def test_a_response_after_the_deadline_loses_the_lease(lease, renewal):
+    assert renew(lease, renewal, asked_at=59, now=60) is LeaseState.LOST
+    assert lease.deadline == 60
+
+
 def test_checking_past_the_deadline_loses_the_lease(lease):
     with pytest.raises(LeaseLost, match="'m' is lost: its deadline passed"):
         lease.check(60)
@@ -50,9 +61,46 @@ def test_checking_past_the_deadline_loses_the_lease(lease):
         lease.check(0)
 
 
+def test_a_released_lease_is_not_lost_by_its_deadline(lease):
+    assert lease.release()
+    lease.check(1_000)
+    assert lease.state is LeaseState.RELEASED
+    assert not lease.lost.is_set()
+
+
+def test_a_refusal_after_the_release_is_not_a_loss(lease):
+    lease.on_lost(lambda lease: pytest.fail("not lost"))
+    lease.release()
+    assert renew(lease, Refused("gone"), asked_at=1, now=1) is LeaseState.RELEASED
+
+
+def test_the_lost_event_is_set_whether_it_is_read_before_or_after_the_loss(lease):
+    before = lease.lost
+    assert not before.is_set()
+    lease.lose("taken over")
+    assert before.is_set()
+    assert lease.lost is before
+
+
 def test_an_event_made_after_the_loss_is_set(lease):
     lease.lose("taken over")
     assert lease.lost.is_set()
+
+
+def test_each_callback_is_called_once_and_sees_the_reason(lease):
+    calls: list[str] = []
+    lease.on_lost(lambda lease: calls.append(f"first: {lease.reason}"))
+    lease.on_lost(lambda lease: calls.append(f"second: {lease.reason}"))
+    assert lease.lose("taken over") is True
+    assert lease.lose("again") is False
+    assert calls == ["first: taken over", "second: taken over"]
+
+
+def test_a_callback_added_after_the_loss_is_called_at_once(lease):
+    lease.lose("taken over")
+    calls: list[Lease] = []
+    lease.on_lost(calls.append)
+    assert calls == [lease]
 
 
 def test_a_callback_may_use_the_lease(lease):
@@ -143,3 +191,11 @@ class LeaseLife(RuleBasedStateMachine):
 
 LeaseLife.TestCase.settings = settings(max_examples=100, deadline=None)
 TestLeaseLife = LeaseLife.TestCase
+
+
+@given(asked_at=st.floats(-60, 59), took=st.floats(0, 200))
+def test_only_responses_before_the_deadline_move_it(asked_at, took):
+    lease = FakeSource(ManualClock(monotonic=0)).lease(seconds=60)
+    now = max(0.0, asked_at + took)
+    renew(lease, RENEWED, asked_at=asked_at, now=now)
+    assert lease.deadline == (asked_at + 60 if now < 60 else 60)

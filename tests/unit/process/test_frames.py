@@ -124,6 +124,7 @@ def test_outcomes_are_unchanged_by_packing(outcome: Outcome) -> None:
     [
         "{",
         "null",
+        "7",
         "[]",
         '["retry"]',
         '["done", null, "", null, "", false]',

@@ -21,6 +21,7 @@ from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
 from holdfast.testing.contracts.queue.support import poll_all
 from support.telemetry.traces import Traces, get_attributes, get_id, get_link_ids, get_parent_id
 
+SAMPLED = trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(1))
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -381,6 +382,20 @@ def test_a_recorded_poll_is_shown_with_its_own_time_and_messages() -> None:
             assert span.start_time == polled_ns
             created = [] if headers is None else [headers["traceparent"].split("-")[2]]
             assert [f"{span_id:016x}" for _, span_id in get_link_ids(span)] == created
+
+
+def test_a_poll_inside_a_span_belongs_to_it_also_on_a_busy_queue() -> None:
+    traces = Traces(sampler=Switch(100))
+    queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q")
+    queue.push_many([AnyMessage() for _ in range(50)])
+    traces.make(clock=ManualClock()).trace_queue(queue)
+    for _ in range(20):
+        poll_and_ack(queue)
+    with trace.use_span(trace.NonRecordingSpan(SAMPLED)):
+        context = poll_and_ack(queue)
+    assert context.trace_id == SAMPLED.trace_id
+    assert traces.names() == ["receive q", "process q", "ack q"]
+    assert poll_and_ack(queue).trace_id != SAMPLED.trace_id
 
 
 def test_a_queue_is_traced_once(traces: Traces) -> None:

@@ -105,6 +105,21 @@ def test_nothing_is_claimed_ahead_before_handlers_were_fast() -> None:
     assert ground.queue.claim_limits == [1]
 
 
+def test_fast_handlers_claim_a_full_batch() -> None:
+    ground = Ground()
+    ground.fetch_ahead(20)
+    assert ground.queue.claim_limits == [ground.queue.poll_batch]
+    assert ground.keeper.held == 10
+
+
+def test_a_number_is_the_maximum() -> None:
+    ground = Ground(prefetch=3)
+    ground.push(20)
+    ground.be_fast()
+    ground.fetch()
+    assert ground.queue.claim_limits == [4]
+
+
 def test_one_slow_handler_ends_the_prefetch() -> None:
     ground = Ground()
     ground.push(20)
@@ -136,6 +151,16 @@ def test_what_is_claimed_ahead_is_finished_within_a_second(
     ground.push(1)
     ground.fetch()
     assert ground.queue.claim_limits == [1 + ahead]
+
+
+def test_a_handler_that_takes_no_time_is_no_division_by_zero() -> None:
+    ground = Ground(prefetch=5000)
+    ground.queue.poll_batch = 10_000
+    for _ in range(5000):  # until the average is too small to divide by
+        ground.fetcher.note_finished(0.0)
+    ground.push(1)
+    ground.fetch()
+    assert ground.queue.claim_limits[0] > 1000
 
 
 def test_a_short_lease_claims_less_ahead() -> None:
@@ -364,6 +389,14 @@ def test_without_prefetch_every_ack_is_sent_at_once() -> None:
     for _ in range(3):
         ground.settle(ground.fetch())
     assert [len(ack) for ack in ground.queue.acks] == [1, 1, 1]
+
+
+def test_no_more_acks_wait_than_one_call_carries() -> None:
+    ground = Ground()
+    ground.fetch_ahead(30)
+    for message in ground.queue.poll(20):
+        ground.settle(ClaimedMessage(message, get_lease(message)))
+    assert [len(ack) for ack in ground.queue.acks] == [10, 10]
 
 
 def test_an_ack_waits_a_hundredth_of_a_second_at_most() -> None:

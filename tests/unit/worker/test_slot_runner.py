@@ -34,9 +34,17 @@ class Slots:
 
     def start_message(self, wait_seconds: float = 0.0) -> ClaimedMessage[AnyMessage]:
         """Claim a message, and start it after it has waited."""
-        self.queue.push(AnyMessage())
-        self._fetcher.fill(1)
+        self.claim(1)
         self.clock.advance(wait_seconds)
+        return self.take()
+
+    def claim(self, count: int) -> None:
+        """Claim new messages, which wait to be started."""
+        self.queue.push_many([AnyMessage() for _ in range(count)])
+        self._fetcher.fill(count)
+
+    def take(self) -> ClaimedMessage[AnyMessage]:
+        """Start the next message that waits."""
         claimed = self._fetcher.take()
         assert claimed is not None
         return claimed
@@ -56,8 +64,15 @@ def test_the_next_check_is_when_the_oldest_message_times_out() -> None:
     assert slots.watch_after(4.0) == pytest.approx(6.0)
     second = slots.start_message()
     assert slots.watch_after(3.0) == pytest.approx(3.0)
-    assert first.lease.live
-    assert slots.watch_after(3.0) == pytest.approx(4.0)
+    assert (first.lease.live, second.lease.live) == (True, True)
+
+
+def test_work_loses_its_lease_at_its_own_time_limit() -> None:
+    slots = Slots(TIMEOUT)
+    first = slots.start_message()
+    slots.watch_after(4.0)
+    second = slots.start_message()
+    assert slots.watch_after(6.0) == pytest.approx(4.0)
     assert (first.lease.live, second.lease.live) == (False, True)
     # A message may be claimed right after the check.
     assert slots.watch_after(4.0) == pytest.approx(10.0)
@@ -75,6 +90,25 @@ def test_a_limit_counts_from_the_start_of_the_work(limits: LivenessLimits, reaso
     assert claimed.lease.live
     slots.watch_after(5.1)
     assert claimed.lease.reason == reason
+
+
+def test_the_time_limit_counts_from_the_start_of_the_work() -> None:
+    slots = Slots(TIMEOUT)
+    claimed = slots.start_message(wait_seconds=8.0)
+    assert slots.watch_after(9.0) == pytest.approx(1.0)
+    assert claimed.lease.live
+
+
+def test_a_stall_counts_from_the_start_of_the_work() -> None:
+    slots = Slots(STALL)
+    slots.claim(2)
+    slots.clock.advance(4.0)
+    claimed = slots.take()
+    slots.watch_after(4.0)
+    assert claimed.lease.live
+    slots.watch_after(2.0)
+    assert claimed.lease.reason == "stalled: no beat for 5 s"
+    assert all(ready.lease.live for ready in slots.in_flight.ready)
 
 
 def test_a_beat_postpones_the_stall() -> None:
