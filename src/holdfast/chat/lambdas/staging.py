@@ -20,7 +20,7 @@ from typing import Any
 from holdfast.aws.lambdas.event import log_safe_error
 from holdfast.chat import events as cv
 from holdfast.chat.errors import InvalidInbound, PermanentError, TransientError
-from holdfast.chat.lambdas.setup import ChatRuntime
+from holdfast.chat.lambdas.runtime import ChatRuntime
 from holdfast.chat.lambdas.webhook import (
     SIGNATURE,
     BadRequest,
@@ -32,7 +32,6 @@ from holdfast.chat.lambdas.webhook import (
     parse_message,
     parse_request,
 )
-from holdfast.chat.messages import Inbound
 from holdfast.chat.settings import PROBE_URL
 from holdfast.errors import ConfigError, QueueUnavailable, StoreUnavailable
 from holdfast.queue.event_log import LoggedEvents
@@ -63,7 +62,7 @@ class StagingFunction:
 
     def __call__(self, event: Any, context: Any) -> Any:
         if isinstance(event, Mapping) and "Records" in event:
-            return self._chat.handle_batch(event, context, Inbound, lambda app: app.stager)
+            return self._chat.stage_batch(event, context)
         try:
             return make_response(self._handle_request(event))
         except Exception as error:  # Twilio would get a 502, and Lambda would log the body

@@ -7,6 +7,7 @@ secrets yet, and an error there would hide the log line that says what is missin
 import logging
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +18,9 @@ from holdfast.aws.lambdas.event import (
     report_failures,
     seconds_left,
 )
-from holdfast.errors import ConfigError
+from holdfast.chat.messages import Inbound, Trigger
+from holdfast.chat.policy import ConversationPolicy
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.events import Events
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.queue.message import QueueMessage
@@ -36,8 +39,9 @@ T = TypeVar("T")
 
 RESERVE_SECONDS = 5.0
 _START_SECONDS = 10.0  # the part of the first invocation that a cold start may take
+_STORE_SECONDS = 20.0  # of one batch, for everything except the calls that write and send
 
-log = logging.getLogger("holdfast")
+_log = logging.getLogger("holdfast")
 
 
 class ChatRuntime:
@@ -105,48 +109,68 @@ class ChatRuntime:
             )
         return SignatureCheck(self.app.providers.secrets, reference, self._clock)
 
-    def stop_idle_keeper(self) -> None:
-        """Stop the keeper between two events, when it has nothing to renew.
+    # -- the functions
 
-        A handler that was cut off and still runs keeps its lock. Its keeper is not stopped,
-        because this would wait for a call that may hang.
+    def stage_batch(self, event: Any, context: Any) -> BatchResponse:
+        """Stage the messages that producers push to an SQS queue."""
+        return self._handle_batch(event, context, Inbound)
+
+    def answer_batch(self, event: Any, context: Any) -> BatchResponse:
+        """Answer the conversations of the triggers in the event."""
+        try:
+            return self._handle_batch(event, context, Trigger)
+        finally:
+            # Between two events the keeper has nothing to renew. A handler that was cut off and
+            # still runs keeps its lock, and its keeper is not stopped, because this would wait
+            # for a call that may hang.
+            app = self._built.get("app")
+            if app is not None and not app.keeper.held:
+                app.keeper.stop()
+
+    def sweep(self, event: Any, context: Any) -> dict[str, float]:
+        """Sweep once, and return the counts.
+
+        It raises the errors of the sweep, so that alarms can use the function's error count.
+        Lambda retries by itself, and a second sweep is safe.
         """
-        app = self._built.get("app")
-        if app is not None and not app.keeper.held:
-            app.keeper.stop()
+        try:
+            return asdict(self.app.sweeper.sweep())
+        except HoldfastError:
+            raise
+        except Exception as error:  # Lambda logs the error, whose text may contain a number
+            raise HoldfastError(f"the sweep failed: {type(error).__name__}") from None
+        finally:
+            self.flush_events()
 
     # -- batches from SQS
 
-    def handle_batch(
-        self,
-        event: Any,
-        context: Any,
-        model: type[QueueMessage],
-        handler: "Callable[[ChatApp], Handler]",
-        work_seconds: "Callable[[ChatApp], float | None]" = lambda app: None,
+    def _handle_batch(
+        self, event: Any, context: Any, model: type[QueueMessage]
     ) -> BatchResponse:
         """Handle the batch in the event, and return its failures.
 
         It never raises. After any error, every record that is not certainly done is reported
         as a failure. Each queue is opened once, with the settings of its URL in the chat
-        configuration. `work_seconds` is the maximum time of one message. If the function's
-        timeout is shorter, each batch logs an error, because the function would release every
-        message unstarted, forever.
+        configuration. If the function's timeout is shorter than one trigger may take, each
+        batch logs an error, because the function would release every message unstarted,
+        forever.
         """
         left = seconds_left(context)  # before anything is built
         try:
-            seconds = work_seconds(self.app)
+            is_trigger = model is Trigger
+            seconds = max_batch_seconds(self.app.settings.policy) if is_trigger else None
             check_time(left, seconds)
             name = _get_text(next(iter(_get_records(event)), None), "eventSourceARN")
             name = name.rpartition(":")[2]
+            handler = self.app.processor if is_trigger else self.app.stager
             entry_point = self._build_once(
                 f"{model.__name__} queue {name}",
-                lambda: self._make_entry_point(name, model, handler(self.app), seconds),
+                lambda: self._make_entry_point(name, model, handler, seconds),
             )
             return entry_point(event, context)
         except Exception as error:  # Lambda would treat it as the failure of all records
             ids = _list_record_ids(event)
-            log.error("batch_failed records=%d error=%s", len(ids), log_safe_error(error))
+            _log.error("batch_failed records=%d error=%s", len(ids), log_safe_error(error))
             return report_failures(ids)
 
     def _make_entry_point(
@@ -177,6 +201,15 @@ def source_settings(app: "ChatApp", name: str, env: Mapping[str, str]) -> SqsSet
         if parsed.path.rpartition("/")[2] == name:
             return read_settings(SqsSettings, env, parsed.options)
     return read_settings(SqsSettings, env)
+
+
+def max_batch_seconds(policy: ConversationPolicy) -> float:
+    """Return the maximum time of one batch; none is started with less time left.
+
+    A batch that is cut off between two steps would continue from there, but a minute of
+    waiting would be lost.
+    """
+    return policy.writer_seconds + policy.sender_seconds + _STORE_SECONDS
 
 
 def check_time(left_seconds: float, work_seconds: float | None) -> None:
