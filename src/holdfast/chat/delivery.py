@@ -35,7 +35,7 @@ time is half of that.)
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.chat import events as cv
 from holdfast.chat.errors import (
@@ -57,7 +57,7 @@ from holdfast.chat.outbox import (
 )
 from holdfast.chat.ports import ReplyPart, ReplySender, Secret
 from holdfast.chat.replies import ReplyStep
-from holdfast.chat.turn_state import DeliveredTurn, LockedTurn, WrittenTurn
+from holdfast.chat.turn_state import LockedTurn, WrittenTurn
 from holdfast.errors import StoreUnavailable
 
 _MAX_SENDS = 5  # unclear sends of one part in a row
@@ -90,8 +90,8 @@ class _NextPart:
 class ReplyDelivery(ReplyStep):
     """The component that sends what is not sent yet."""
 
-    def deliver(self, written: WrittenTurn) -> DeliveredTurn:
-        """Send every part of the reply that is not sent yet.
+    def deliver(self, written: WrittenTurn) -> WrittenTurn:
+        """Send every part of the reply that is not sent yet, and return the turn with all.
 
         Raises PermanentError when the batch must be parked, TransientError or SendUnclear
         when a retry may help, and LeaseLost or LockLost when another worker may have taken
@@ -101,7 +101,7 @@ class ReplyDelivery(ReplyStep):
         texts = split_text(written.answer.text, key.channel.max_length)
         parts = list(written.parts)
         if len(parts) >= len(texts):
-            return DeliveredTurn(written, tuple(parts))
+            return written
         config = written.batch.locked.conversation.channel_config
         sender, secret = self._resolver.resolve_sender(config, key)
         earlier: Outbox | None = written.batch.earlier
@@ -115,7 +115,7 @@ class ReplyDelivery(ReplyStep):
             name = f"{key.channel.value}_credentials_id"
             self._resolver.forget_secrets(config, name, "credentials_id")
             raise
-        return DeliveredTurn(written, tuple(parts))
+        return replace(written, parts=tuple(parts))
 
     def _settle_part(self, following: _NextPart, earlier: Outbox | None) -> SentPart:
         """Return the part as the provider accepted it, now or in an earlier attempt."""

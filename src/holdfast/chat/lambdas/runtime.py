@@ -11,12 +11,13 @@ from dataclasses import asdict
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.aws.lambdas.batch import EntryPoint, sqs_batch
-from holdfast.aws.lambdas.event import (
+from holdfast.aws.lambdas.batch import (
     BatchResponse,
+    EntryPoint,
     log_safe_error,
     report_failures,
     seconds_left,
+    sqs_batch,
 )
 from holdfast.chat.messages import Inbound, Trigger
 from holdfast.chat.policy import ConversationPolicy

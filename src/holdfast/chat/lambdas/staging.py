@@ -17,7 +17,7 @@ raises.
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.aws.lambdas.event import log_safe_error
+from holdfast.aws.lambdas.batch import log_safe_error
 from holdfast.chat import events as cv
 from holdfast.chat.errors import InvalidInbound, PermanentError, TransientError
 from holdfast.chat.lambdas.runtime import ChatRuntime

@@ -13,7 +13,7 @@ from holdfast.aws import clients, errors
 from holdfast.aws.checked_call import call_checked
 from holdfast.chat.errors import PermanentError, TransientError
 from holdfast.chat.ports import Secret, SecretStore, parse_secret
-from holdfast.chat.providers.vendor_logs import silence_vendor_logs
+from holdfast.chat.providers import silence_vendor_logs
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 

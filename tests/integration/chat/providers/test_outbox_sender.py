@@ -15,7 +15,7 @@ import pytest
 from holdfast.chat.errors import PermanentError, TransientError
 from holdfast.chat.model import ConversationKey
 from holdfast.chat.ports import NO_SECRET, ReplyPart
-from holdfast.chat.providers.outbox import OutboxSender, read_outbox
+from holdfast.chat.providers.local import OutboxSender, read_outbox
 from holdfast.testing.clock import ManualClock
 from support.vendors import sending
 

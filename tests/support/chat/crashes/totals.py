@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from holdfast.chat.model import Conversation, HistoryMessage, ParkedBatch, Status
 from holdfast.chat.outbox import SendingReply
-from holdfast.chat.providers.outbox import read_outbox
+from holdfast.chat.providers.local import read_outbox
 from support.chat.crashes.file_providers import sent
 from support.chat.crashes.worker_process import KEY, Place
 

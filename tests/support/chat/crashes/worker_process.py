@@ -19,7 +19,7 @@ from holdfast.chat.outbox import SendingReply
 from holdfast.chat.policy import ConversationPolicy, ConversationProfile, Doubt
 from holdfast.chat.ports import ReplySender, ReplyWriter
 from holdfast.chat.processor import BatchProcessor
-from holdfast.chat.providers.outbox import OutboxSender
+from holdfast.chat.providers.local import OutboxSender
 from holdfast.chat.sqlite_conversations import SQLiteConversations
 from holdfast.chat.staging import Stager
 from holdfast.chat.sweeper import Sweeper
