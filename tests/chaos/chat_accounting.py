@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from chaos.chat_roles import ChatWorkspace
 from holdfast.chat.model import Conversation, HistoryMessage, ParkedBatch, Status
 from holdfast.chat.outbox import SendingReply
-from support.chat.crashes.file_providers import sent
 
 _SID = re.compile(r"<(m-\d+)>")
 _UNKNOWN_SEND = "it is not known whether the reply was sent"
@@ -37,7 +36,7 @@ class ChatAccounting:
             ]
             self.parked = list(store.parked())
             self.staged = sum(entry.fragments for entry in store.waiting())
-        self.replies = _count_sids(entry["text"] for entry in sent(self.workspace.sent))
+        self.replies = _count_sids(entry["text"] for entry in self.workspace.sent.lines())
         self.questions = _count_sids(
             entry["asked"] for entry in self.workspace.questions.lines()
         )
