@@ -11,13 +11,11 @@ from contracts.conversations.support import (
     NOW,
     OTHER,
     acquire_grant,
-    acquire_lock,
     answer_messages,
     create_conversation,
     get_conversation,
     make_parked,
     make_turn,
-    read_everything,
     stage_messages,
 )
 from holdfast.chat.model import (
@@ -25,7 +23,6 @@ from holdfast.chat.model import (
     MAX_RECENT_MESSAGES,
     ConversationKey,
     LockGrant,
-    LockHeld,
     Status,
 )
 from holdfast.chat.ports import ConversationStore
@@ -52,16 +49,6 @@ class HistoryPromises:
         assert store.history(KEY, before=9_999, limit=2) == messages[-2:]
         assert get_conversation(store).message_count == 110
         assert get_conversation(store).messages == tuple(messages[-MAX_RECENT_MESSAGES:])
-
-    def test_a_conversation_without_turns_has_no_history(
-        self, store: ConversationStore
-    ) -> None:
-        create_conversation(store, OTHER)
-        answer_messages(store, "m1", key=OTHER)
-        assert store.history(KEY) == []
-        create_conversation(store)
-        assert store.history(KEY) == []
-        assert len(store.history(OTHER)) == 2
 
     def test_long_messages_are_complete_in_the_history_and_shortened_in_the_row(
         self, store: ConversationStore
@@ -119,89 +106,8 @@ def end_turn(store: ConversationStore, how: str, grant: LockGrant) -> None:
 class OperatorPromises:
     """Promises about the operator's status (MS-30)."""
 
-    def test_a_release_without_a_status_restores_the_previous_or_the_operators_status(
-        self, store: ConversationStore
-    ) -> None:
-        create_conversation(store, status=Status.WITH_PERSON)
-        store.release(acquire_grant(store), None)
-        assert get_conversation(store).status == Status.WITH_PERSON
-        grant = acquire_grant(store, "second")
-        store.set_status(KEY, "vip")
-        store.release(grant, None)
-        assert get_conversation(store).status == "vip"
-
-    def test_a_conversation_can_be_assigned_to_a_person_and_back(
-        self, store: ConversationStore
-    ) -> None:
-        create_conversation(store)
-        for status in (Status.WITH_PERSON, "vip", ""):
-            assert store.set_status(KEY, status) is True
-            assert get_conversation(store).status == status
-
     def test_the_status_of_an_unknown_conversation_cannot_be_set(
         self, store: ConversationStore
     ) -> None:
         assert store.set_status(KEY, Status.WITH_PERSON) is False
         assert store.get(KEY) is None
-
-    def test_a_status_changes_nothing_else(self, store: ConversationStore) -> None:
-        create_conversation(store, **CONFIGS)
-        answer_messages(store, "m1")
-        before = get_conversation(store)
-        store.set_status(KEY, Status.WITH_PERSON)
-        store.set_status(KEY, before.status)
-        row = get_conversation(store)
-        assert replace(row, updated_at=0.0) == replace(before, updated_at=0.0)
-
-    @pytest.mark.parametrize("how", ENDS)
-    def test_a_status_set_during_a_turn_takes_effect_when_the_lock_is_released(
-        self, store: ConversationStore, how: str
-    ) -> None:
-        create_conversation(store, status="before")
-        grant = acquire_grant(store)
-        assert store.set_status(KEY, Status.WITH_PERSON) is True
-        row = get_conversation(store)
-        assert (row.status, row.previous_status) == (
-            Status.PROCESSING,
-            Status.WITH_PERSON,
-        )
-        result = store.acquire(KEY, owner="b", trigger_id="t", now=NOW, expires_at=NOW + 1)
-        assert result == LockHeld("trigger", NOW + 60.0)
-        end_turn(store, how, grant)
-        assert get_conversation(store).status == Status.WITH_PERSON
-        assert not get_conversation(store).is_locked(NOW)
-
-    @pytest.mark.parametrize(
-        ("how", "status"),
-        [
-            ("finish", Status.REPLY_SENT),
-            ("release", Status.ERROR),
-            ("park", Status.PARKED),
-        ],
-    )
-    def test_a_person_who_hands_back_during_a_turn_no_longer_has_the_conversation(
-        self, store: ConversationStore, how: str, status: str
-    ) -> None:
-        create_conversation(store, status=Status.WITH_PERSON)
-        grant = acquire_grant(store)
-        store.set_status(KEY, Status.REPLY_SENT)
-        end_turn(store, how, grant)
-        assert get_conversation(store).status == status
-
-    def test_an_operators_status_survives_a_takeover_of_the_lock(
-        self, store: ConversationStore
-    ) -> None:
-        create_conversation(store, status="before")
-        acquire_grant(store, "dies")
-        store.set_status(KEY, Status.WITH_PERSON)
-        result = acquire_lock(store, now=NOW + 60.0)
-        assert result.conversation.previous_status == Status.WITH_PERSON
-        store.release(result.grant, Status.ERROR)
-        assert get_conversation(store).status == Status.WITH_PERSON
-
-    def test_reading_changes_nothing(self, store: ConversationStore) -> None:
-        create_conversation(store)
-        stage_messages(store, "m1")
-        answer_messages(store, "m0")
-        before = read_everything(store)
-        assert read_everything(store) == before

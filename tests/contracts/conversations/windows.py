@@ -1,6 +1,5 @@
 """Promises about windows: one is open at a time, and none blocks a conversation forever."""
 
-from dataclasses import replace
 
 import pytest
 
@@ -24,23 +23,6 @@ def try_open(
 
 class WindowPromises:
     """Promises about windows (MS-13, MS-14, MS-15)."""
-
-    def test_the_first_message_opens_a_window(self, store: ConversationStore) -> None:
-        assert store.window(KEY.conversation_id) is None
-        assert try_open(store, make_window()) is True
-        assert store.window(KEY.conversation_id) == make_window()
-
-    def test_the_second_message_finds_it_open(self, store: ConversationStore) -> None:
-        try_open(store, make_window())
-        assert try_open(store, make_window("w2", "m2")) is False
-        assert store.window(KEY.conversation_id) == make_window()
-
-    def test_conversations_have_windows_of_their_own(self, store: ConversationStore) -> None:
-        try_open(store, make_window())
-        other = replace(make_window("w2", "m2"), conversation_id=OTHER.conversation_id)
-        assert try_open(store, other) is True
-        assert store.window(KEY.conversation_id) == make_window()
-        assert store.window(OTHER.conversation_id) == other
 
     # -- windows that do not block another one
 
@@ -92,12 +74,6 @@ class WindowPromises:
 
     # -- the trigger and the end of a window
 
-    def test_a_trigger_that_is_sent_is_noted(self, store: ConversationStore) -> None:
-        try_open(store, make_window())
-        for _ in range(2):
-            store.mark_triggered(make_window())
-            assert store.window(KEY.conversation_id) == make_window(triggered=True)
-
     def test_the_trigger_of_another_window_is_not_noted(self, store: ConversationStore) -> None:
         store.mark_triggered(make_window())
         assert store.window(KEY.conversation_id) is None
@@ -125,9 +101,3 @@ class WindowPromises:
         store.close_window(OTHER.conversation_id, "w2")
         assert store.window(KEY.conversation_id) == make_window("w2", "m2")
         assert try_open(store, make_window("w3", "m3")) is False
-
-    def test_closing_twice_is_closing_once(self, store: ConversationStore) -> None:
-        try_open(store, make_window())
-        for _ in range(2):
-            store.close_window(KEY.conversation_id, "w1")
-        assert try_open(store, make_window("w2", "m2")) is True
