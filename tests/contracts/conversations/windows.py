@@ -1,6 +1,5 @@
 """Promises about windows: one is open at a time, and none blocks a conversation forever."""
 
-
 import pytest
 
 from contracts.conversations.support import KEY, NOW, OTHER, make_window
