@@ -17,7 +17,7 @@ import pytest
 from holdfast.aws.lambdas.batch import EntryPoint
 from holdfast.chat.errors import TransientError
 from holdfast.chat.lambdas.runtime import ChatRuntime, source_settings
-from holdfast.chat.lambdas.staging import StagingFunction
+from holdfast.chat.lambdas.webhook import StagingFunction
 from holdfast.chat.messages import Trigger
 from holdfast.errors import HoldfastError, QueueUnavailable, StoreUnavailable
 from support.chat.chat_environment import (

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.chat.lambdas.setup import ChatRuntime
 
 from holdfast.chat.building import check_chat
-from holdfast.chat.lambdas.setup import ChatRuntime
-from holdfast.chat.lambdas.staging import StagingFunction
+from holdfast.chat.lambdas.webhook import StagingFunction
 from holdfast.doctor.checks import CheckLevel, CheckResult
 from support.http_server import Ask, LoopbackServer, Route, Wire, redirect, status
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from botocore.client import BaseClient
-
 from holdfast.chat.lambdas.messaging import MessagingFunction, max_batch_seconds
 from holdfast.chat.lambdas.setup import RESERVE_SECONDS, ChatRuntime
-from holdfast.chat.lambdas.staging import StagingFunction
 from holdfast.chat.lambdas.sweeping import SweepingFunction
+
+from holdfast.chat.lambdas.webhook import StagingFunction
 from holdfast.chat.policy import ConversationPolicy
 from holdfast.chat.settings import read_chat_settings
 from support.chat.chat_environment import Place, place, post

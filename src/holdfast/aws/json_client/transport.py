@@ -46,6 +46,21 @@ class NoResponse(Exception):
         self.stale = stale
 
 
+# botocore's names of errors while connecting, and after that. The first that fits counts.
+_ErrorNames = tuple[tuple[type[Exception], str], ...]
+_CONNECT_ERRORS: _ErrorNames = (
+    (ssl.SSLError, "SSLError"),
+    (TimeoutError, "ConnectTimeoutError"),
+    (Exception, "EndpointConnectionError"),
+)
+_CALL_ERRORS: _ErrorNames = (
+    (TimeoutError, "ReadTimeoutError"),
+    (InvalidResponse, "ResponseStreamingError"),
+    (ssl.SSLEOFError, "ConnectionClosedError"),
+    (ssl.SSLError, "SSLError"),
+    (Exception, "ConnectionClosedError"),
+)
+
 # Since when it is idle, and the connection.
 _IdleEntry = tuple[float, http.client.HTTPConnection]
 
@@ -92,9 +107,8 @@ class ConnectionPool:
         except (OSError, InvalidResponse) as error:
             connection.close()
             stale = is_reused and not reader.received and not isinstance(error, TimeoutError)
-            raise NoResponse(
-                self._translate_error(error), may_have_arrived=True, stale=stale
-            ) from error
+            translated = self._make_error(_name_error(error, _CALL_ERRORS), error)
+            raise NoResponse(translated, may_have_arrived=True, stale=stale) from error
         except BaseException:  # such as KeyboardInterrupt: the response is still to come
             connection.close()
             raise
@@ -139,9 +153,8 @@ class ConnectionPool:
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise NoResponse(
-                self._translate_connect_error(error), may_have_arrived=False
-            ) from error
+            translated = self._make_error(_name_error(error, _CONNECT_ERRORS), error)
+            raise NoResponse(translated, may_have_arrived=False) from error
         return connection
 
     def _open_socket(
@@ -181,43 +194,20 @@ class ConnectionPool:
         try:
             context = make_tls_context(ca_path)
         except OSError as error:
-            from botocore.exceptions import SSLError
-
             reason = f"the CA bundle {ca_path!r} cannot be read: {error}"
-            raise NoResponse(
-                self._make_error(SSLError, reason), may_have_arrived=False
-            ) from error
+            translated = self._make_error("SSLError", reason)
+            raise NoResponse(translated, may_have_arrived=False) from error
         return http.client.HTTPSConnection(host, port, timeout=seconds, context=context)
 
-    # -- errors, as botocore names them
-
-    def _translate_connect_error(self, error: Exception) -> Exception:
+    def _make_error(self, name: str, error: object) -> Exception:
         from botocore import exceptions
 
-        if isinstance(error, ssl.SSLError):
-            kind = exceptions.SSLError
-        elif isinstance(error, TimeoutError):
-            kind = exceptions.ConnectTimeoutError
-        else:
-            kind = exceptions.EndpointConnectionError
-        return self._make_error(kind, error)
-
-    def _translate_error(self, error: Exception) -> Exception:
-        from botocore import exceptions
-
-        if isinstance(error, TimeoutError):
-            kind = exceptions.ReadTimeoutError
-        elif isinstance(error, InvalidResponse):
-            kind = exceptions.ResponseStreamingError
-        elif isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
-            kind = exceptions.SSLError
-        else:
-            kind = exceptions.ConnectionClosedError
-        return self._make_error(kind, error)
-
-    def _make_error(self, kind: Any, error: object) -> Exception:
-        made: Exception = kind(endpoint_url=self.endpoint, error=error)
+        made: Exception = getattr(exceptions, name)(endpoint_url=self.endpoint, error=error)
         return made
+
+
+def _name_error(error: Exception, names: _ErrorNames) -> str:
+    return next(name for kind, name in names if isinstance(error, kind))
 
 
 def _pop_entry(idle: list[_IdleEntry]) -> _IdleEntry | None:
