@@ -15,7 +15,7 @@ that only boto3 does. All other services are called by boto3, with one session p
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock
@@ -27,6 +27,7 @@ from holdfast.aws.json_client.settings import (
     ClientSettings,
     ask_botocore,
     can_be_called,
+    find_configured_endpoint,
     find_patch,
     read_environment,
 )
@@ -175,9 +176,11 @@ def _make_boto3_client(
             user_agent=_make_user_agent(),
         )
         region = region or os.environ.get("AWS_REGION") or None
-        make = partial(_get_boto3_session().client, service, region_name=region)
-        endpoint = _choose_endpoint(make, host)
-        client = make(config=config, endpoint_url=endpoint)
+        is_configured = find_configured_endpoint(_get_session(), service) is not None
+        endpoint = None if is_configured else host  # None leaves the choice to boto3
+        client = _get_boto3_session().client(
+            service, region_name=region, endpoint_url=endpoint, config=config
+        )
         # boto3 itself would report credentials that cannot be sent as an outage.
         credentials = _get_session().get_credentials()
         if credentials is not None:
@@ -185,22 +188,6 @@ def _make_boto3_client(
                 "before-sign", lambda **_: freeze_credentials(credentials) and None
             )
         return client
-
-
-def _choose_endpoint(make: Callable[..., Any], host: str | None) -> str | None:
-    """Return `host`, or None if boto3 has a configured endpoint (AWS_ENDPOINT_URL, a profile).
-
-    None leaves the choice to boto3. Only boto3 knows its settings, so this makes one client
-    with the configured endpoints and one without, and compares their URLs.
-    """
-    from botocore.config import Config
-
-    if host is None:
-        return None
-    configured = make(config=Config())
-    default = make(config=Config(ignore_configured_endpoint_urls=True))
-    is_configured = configured.meta.endpoint_url != default.meta.endpoint_url
-    return None if is_configured else host
 
 
 def _make_user_agent() -> str:

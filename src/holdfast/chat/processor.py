@@ -153,7 +153,7 @@ class BatchProcessor(ConversationActor):
             self._renew(locked)
             if locked.conversation.outbox is not None:
                 state = get_outbox_state(locked.conversation.outbox)
-                self._events.emit(cv.LockTakenOver(locked.trigger.key.log_name, state))
+                self._events.emit(cv.LockTakenOver(locked.log_name, state))
             return self._answer(locked)
         except (LeaseLost, LockLost) as error:
             self._give_back(locked, Status.ERROR)
@@ -174,9 +174,7 @@ class BatchProcessor(ConversationActor):
             self._keeper.hold(locked.lease)
             self._keeper.start()
         except Exception as error:
-            self._events.emit(
-                cv.LockNotRenewed(locked.trigger.key.log_name, type(error).__name__)
-            )
+            self._events.emit(cv.LockNotRenewed(locked.log_name, type(error).__name__))
 
     def _answer(self, locked: LockedTurn) -> Result:
         match batch := self._collector.collect(locked):
@@ -189,7 +187,7 @@ class BatchProcessor(ConversationActor):
             case EmptyBatch():
                 self._close_window(locked.trigger)
                 self._store.release(locked.grant, None)
-                self._events.emit(cv.NothingStaged(locked.trigger.key.log_name))
+                self._events.emit(cv.NothingStaged(locked.log_name))
             case BatchedTurn() if locked.ctx.stopping.is_set():
                 self._give_back(locked, None)
                 return GiveBack()
@@ -202,9 +200,7 @@ class BatchProcessor(ConversationActor):
     # -- steps 7–14: one turn
 
     def _run_turn(self, batch: BatchedTurn) -> None:
-        self._events.emit(
-            cv.BatchBegun(batch.locked.trigger.key.log_name, len(batch.fragments))
-        )
+        self._events.emit(cv.BatchBegun(batch.locked.log_name, len(batch.fragments)))
         try:
             self._require_automation(batch)
             delivered = self._delivery.deliver(self._replies.write(batch))
@@ -232,7 +228,7 @@ class BatchProcessor(ConversationActor):
 
     def _finish(self, delivered: WrittenTurn) -> None:
         batch, now = delivered.batch, self._clock.time()
-        name, grant = batch.locked.trigger.key.log_name, batch.locked.grant
+        name, grant = batch.locked.log_name, batch.locked.grant
         try:
             self._store.finish(
                 grant,
@@ -297,9 +293,7 @@ class BatchProcessor(ConversationActor):
         except LockLost:
             pass
         except Exception as error:  # the lock expires by itself; report the first error
-            self._events.emit(
-                cv.ReleaseFailed(locked.trigger.key.log_name, type(error).__name__)
-            )
+            self._events.emit(cv.ReleaseFailed(locked.log_name, type(error).__name__))
         if locked.ctx.lost.is_set() or locked.ctx.seconds_left <= 0:
             # Another worker has this trigger, or had it and settled it, so it may not be
             # delivered again. Other triggers that found this lock held were acked. A

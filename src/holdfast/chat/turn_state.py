@@ -26,6 +26,11 @@ class LockedTurn:
     lease: Lease
     conversation: Conversation
 
+    @property
+    def log_name(self) -> str:
+        """Return the conversation's id as logs may show it."""
+        return self.grant.key.log_name
+
     def check(self, now: float) -> None:
         """Raise LeaseLost unless this worker certainly holds both the message and the lock."""
         self.ctx.raise_if_lost()

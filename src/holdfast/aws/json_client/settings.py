@@ -107,7 +107,6 @@ def ask_botocore(
 
     Raises NoRegionError and botocore's other errors.
     """
-    from botocore.configprovider import ConfiguredEndpointProvider
     from botocore.endpoint_provider import EndpointProvider
     from botocore.exceptions import NoRegionError
     from botocore.utils import validate_region_name
@@ -119,15 +118,10 @@ def ask_botocore(
     validate_region_name(region)
     if _needs_boto3(session, region):
         return None
-    configured = None
-    if not read("ignore_configured_endpoint_urls"):
-        configured = ConfiguredEndpointProvider(
-            session.full_config, session.get_scoped_config(), service
-        ).provide()
     loader = session.get_component("data_loader")
     # By its path, because botocore would look into the folders of all services for the version.
     rules = loader.load_data(f"{service}/{SERVICES[service].api_version}/endpoint-rule-set-1")
-    chosen = configured or endpoint
+    chosen = find_configured_endpoint(session, service) or endpoint
     resolved = EndpointProvider(rules, loader.load_data("partitions")).resolve_endpoint(
         Region=region,
         UseFIPS=bool(read("use_fips_endpoint")),
@@ -139,6 +133,17 @@ def ask_botocore(
         return None
     signing_region = scheme.get("signingRegion", region)
     return ClientSettings(None, region, resolved.url, signing_region, read("ca_bundle"))
+
+
+def find_configured_endpoint(session: Any, service: str) -> str | None:
+    """Return the endpoint that AWS_ENDPOINT_URL, a profile and so on name, or None."""
+    from botocore.configprovider import ConfiguredEndpointProvider
+
+    if session.get_config_variable("ignore_configured_endpoint_urls"):
+        return None
+    profile = session.get_scoped_config()
+    configured = ConfiguredEndpointProvider(session.full_config, profile, service).provide()
+    return configured or None
 
 
 def _needs_boto3(session: Any, region: str) -> bool:
