@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast.chat.lambdas.setup import ChatRuntime
 
 from holdfast.chat.building import check_chat
+from holdfast.chat.lambdas.runtime import ChatRuntime
 from holdfast.chat.lambdas.webhook import StagingFunction
 from holdfast.doctor.checks import CheckLevel, CheckResult
 from support.http_server import Ask, LoopbackServer, Route, Wire, redirect, status
