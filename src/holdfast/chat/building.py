@@ -181,11 +181,10 @@ class ChatProviders:
                 from holdfast.chat.providers.local import OutboxSender
 
                 return OutboxSender(self._settings.outbox_folder, self._clock)
-        from holdfast.chat.providers.secrets import SecretResolver, SecretsManagerSecrets
+        from holdfast.chat.providers.secrets import SecretResolver
 
         seconds = self._settings.secrets_cache_seconds
-        manager = partial(SecretsManagerSecrets, cache_seconds=seconds, clock=self._clock)
-        return SecretResolver(self._env, manager)
+        return SecretResolver(self._env, cache_seconds=seconds, clock=self._clock)
 
 
 def _require_known(names: tuple[str, ...], name: str, role: str) -> None:
