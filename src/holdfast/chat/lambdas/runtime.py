@@ -34,7 +34,6 @@ from holdfast.worker.handler import Handler
 
 if TYPE_CHECKING:
     from holdfast.chat.building import ChatApp
-    from holdfast.chat.lambdas.webhook import SignatureCheck
 
 T = TypeVar("T")
 
@@ -53,11 +52,12 @@ class ChatRuntime:
 
     def __init__(self, env: Mapping[str, str] | None = None, clock: Clock = SYSTEM_CLOCK):
         self.env = os.environ if env is None else env
-        self._clock = clock
+        self.clock = clock
         self._building = RLock()  # building one thing may need another
         self._built: dict[str, Any] = {}
 
-    def _build_once(self, name: str, build: Callable[[], T]) -> T:
+    def build_once(self, name: str, build: Callable[[], T]) -> T:
+        """Return what `build` returned the first time that it was called by this name."""
         with self._building:
             if name not in self._built:
                 self._built[name] = build()
@@ -74,7 +74,7 @@ class ChatRuntime:
             log = make_application_log(tracebacks=False)
             return Events(log, *make_telemetry(self.env))
 
-        return self._build_once("events", build)
+        return self.build_once("events", build)
 
     def flush_events(self) -> None:
         """Let metrics be written, because Lambda may freeze the process now."""
@@ -88,27 +88,9 @@ class ChatRuntime:
         def build() -> "ChatApp":
             from holdfast.chat.building import build_chat
 
-            return build_chat(self.env, clock=self._clock, events=self.events)
+            return build_chat(self.env, clock=self.clock, events=self.events)
 
-        return self._build_once("app", build)
-
-    @property
-    def signatures(self) -> "SignatureCheck":
-        """Return the check of Twilio's signatures.
-
-        Raises the same as `app`, and ConfigError if the token's location is not set.
-        """
-        return self._build_once("signatures", self._build_signatures)
-
-    def _build_signatures(self) -> "SignatureCheck":
-        from holdfast.chat.lambdas.webhook import SignatureCheck
-
-        if (reference := self.app.settings.twilio_secret) is None:
-            raise ConfigError(
-                "HOLDFAST_CHAT_TWILIO_SECRET is not set: without Twilio's token "
-                "its requests cannot be distinguished from forged ones"
-            )
-        return SignatureCheck(self.app.providers.secrets, reference, self._clock)
+        return self.build_once("app", build)
 
     # -- the functions
 
@@ -164,7 +146,7 @@ class ChatRuntime:
             name = _get_text(next(iter(_get_records(event)), None), "eventSourceARN")
             name = name.rpartition(":")[2]
             handler = self.app.processor if is_trigger else self.app.stager
-            entry_point = self._build_once(
+            entry_point = self.build_once(
                 f"{model.__name__} queue {name}",
                 lambda: self._make_entry_point(name, model, handler, seconds),
             )

@@ -338,7 +338,8 @@ class StagingFunction:
         if request.method != "POST":
             raise BadRequest("not a POST: choose it at Twilio", "method", 405)
         form = parse_form(request)
-        app, signatures = self._chat.app, self._chat.signatures
+        app = self._chat.app
+        signatures = self._chat.build_once("signatures", self._make_signature_check)
         url = app.settings.webhook_url or request.url
         signature = request.headers.get(SIGNATURE, "")
         if not signatures.is_valid(url, form, signature):
@@ -350,6 +351,15 @@ class StagingFunction:
             self._chat.events.emit(cv.InboundRefused(problem))
         else:
             app.stager.stage(parse_message(form))
+
+    def _make_signature_check(self) -> SignatureCheck:
+        app = self._chat.app
+        if (reference := app.settings.twilio_secret) is None:
+            raise ConfigError(
+                "HOLDFAST_CHAT_TWILIO_SECRET is not set: without Twilio's token "
+                "its requests cannot be distinguished from forged ones"
+            )
+        return SignatureCheck(app.providers.secrets, reference, self._chat.clock)
 
     def _refuse(self, event: Any, problem: BadRequest) -> int:
         reason = problem.reason if carries_signature(event) else "unsigned"
