@@ -8,16 +8,18 @@ from typing import ClassVar
 import pytest
 
 from contracts.conversations.concurrency import ConversationConcurrencyPromises
-from contracts.conversations.locking import FinishPromises, LockPromises, OutboxPromises
+from contracts.conversations.finishing import FinishPromises, OutboxPromises
+from contracts.conversations.locking import LockPromises
 from contracts.conversations.machine import run_machine
 from contracts.conversations.operators import (
     ConversationListingPromises,
     HistoryPromises,
     OperatorPromises,
-    ParkingPromises,
 )
-from contracts.conversations.staging import CreationPromises, StagingPromises, WindowPromises
+from contracts.conversations.parking import ParkingPromises
+from contracts.conversations.staging import CreationPromises, StagingPromises
 from contracts.conversations.support import OpenStore
+from contracts.conversations.windows import WindowPromises
 from holdfast.chat.ports import ConversationStore
 from holdfast.testing import ManualClock
 

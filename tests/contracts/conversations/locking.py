@@ -1,7 +1,6 @@
-"""Promises of a conversation store: the lock, the outbox and the end of a turn."""
+"""Promises about the lock: one owner at a time, taken over after expiry, always fenced."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,12 +11,9 @@ from contracts.conversations.support import (
     KEY,
     LATER,
     NOW,
-    ODD_TEXT,
     OTHER,
-    PARTS,
     acquire_grant,
     acquire_lock,
-    answer_messages,
     create_conversation,
     get_conversation,
     list_staged_sids,
@@ -30,18 +26,13 @@ from contracts.conversations.support import (
 )
 from holdfast.chat.errors import LockLost
 from holdfast.chat.model import (
-    Channel,
     ConversationNotFound,
+    LockAcquired,
     LockGrant,
     LockHeld,
     Status,
 )
-from holdfast.chat.outbox import (
-    PreparedReply,
-    SendingReply,
-    WriterAnswer,
-    WritingReply,
-)
+from holdfast.chat.outbox import PreparedReply, WritingReply
 from holdfast.chat.ports import ConversationStore
 
 Write = Callable[[ConversationStore, LockGrant], Any]
@@ -88,6 +79,12 @@ class LockPromises:
         assert row.channel_config == CONFIGS["channel_config"]
         assert row.is_locked(NOW + 44.0)
 
+    def test_a_conversation_of_a_person_is_locked_too_for_its_batch_must_be_parked(
+        self, store: ConversationStore
+    ) -> None:
+        create_conversation(store, status=Status.WITH_PERSON)
+        assert acquire_lock(store).conversation.previous_status == Status.WITH_PERSON
+
     @pytest.mark.requirement("R002-019", "R002-021")
     def test_a_lock_that_is_held_is_refused_and_stays(self, store: ConversationStore) -> None:
         create_conversation(store)
@@ -106,9 +103,112 @@ class LockPromises:
         assert store.get(KEY) is None
         assert [row.key for row in store.conversations()] == [OTHER]
 
+    @pytest.mark.parametrize("after", [60.0, 61.0, 86_400.0])
+    def test_a_lock_that_expired_is_taken_over(
+        self, store: ConversationStore, after: float
+    ) -> None:
+        """(MS-01, MS-05)"""
+        create_conversation(store, status="new")
+        stale = acquire_grant(store, trigger_id="t1")
+        result = try_acquire(store, now=NOW + after)
+        assert isinstance(result, LockAcquired)
+        assert result.grant.fence > stale.fence
+        assert result.conversation == get_conversation(store)
+        assert result.conversation.lock_trigger == "another trigger"
+        assert result.conversation.lock_expires_at == NOW + after + 60.0
+
+    def test_the_status_before_is_kept_over_any_number_of_takeovers(
+        self, store: ConversationStore
+    ) -> None:
+        """(MS-30)"""
+        create_conversation(store, status="vip")
+        for number in range(3):
+            result = acquire_lock(store, f"{number}", now=NOW + 60.0 * number)
+            assert result.conversation.previous_status == "vip"
+            assert result.conversation.status == Status.PROCESSING
+
+    def test_a_worker_that_takes_over_finds_the_notes_of_the_previous_owner(
+        self, store: ConversationStore
+    ) -> None:
+        create_conversation(store)
+        store.note(acquire_grant(store), WritingReply(("m1",)), "thread")
+        row = acquire_lock(store, "second", now=NOW + 60.0).conversation
+        assert (row.outbox, row.thread_id) == (WritingReply(("m1",)), "thread")
+
+    def test_the_fence_rises_with_every_acquisition(self, store: ConversationStore) -> None:
+        """This holds after a release, a finish, parking and a takeover (I-MS-3)."""
+        create_conversation(store)
+        fences = []
+        for number, write in enumerate(("release", "finish", "park", "note", "release")):
+            grant = acquire_grant(store, f"{number}", now=NOW + 100.0 * number)
+            fences.append(grant.fence)
+            WRITES[write](store, grant)
+        assert fences == sorted(set(fences))
+
+    def test_conversations_have_locks_of_their_own(self, store: ConversationStore) -> None:
+        create_conversation(store)
+        create_conversation(store, OTHER)
+        acquire_grant(store)
+        acquire_grant(store, key=OTHER)
+
     # -- renewing
 
+    def test_a_renewed_lock_is_held_longer(self, store: ConversationStore) -> None:
+        create_conversation(store)
+        grant = acquire_grant(store)
+        assert store.renew(grant, now=NOW + 30.0, expires_at=NOW + 90.0) is True
+        assert try_acquire(store, now=NOW + 89.75) == LockHeld("trigger", NOW + 90.0)
+        assert get_conversation(store).lock_expires_at == NOW + 90.0
+        assert isinstance(try_acquire(store, now=NOW + 90.0), LockAcquired)
+
+    @pytest.mark.parametrize("after", [60.0, 61.0])
+    def test_an_expired_lock_is_not_renewed(
+        self, store: ConversationStore, after: float
+    ) -> None:
+        create_conversation(store)
+        grant = acquire_grant(store)
+        before = read_everything(store)
+        assert store.renew(grant, now=NOW + after, expires_at=NOW + 200.0) is False
+        assert read_everything(store) == before
+
+    def test_a_lock_is_renewed_by_its_owner_alone(self, store: ConversationStore) -> None:
+        create_conversation(store)
+        stale, owner = take_over_lock(store)
+        before = read_everything(store)
+        assert store.renew(stale, now=NOW + 61.0, expires_at=NOW + 999.0) is False
+        assert read_everything(store) == before
+        store.release(owner, "")
+        before = read_everything(store)
+        assert store.renew(owner, now=NOW + 61.0, expires_at=NOW + 999.0) is False
+        assert read_everything(store) == before
+
+    def test_an_expired_lock_that_was_not_taken_over_still_allows_writes(
+        self, store: ConversationStore
+    ) -> None:
+        create_conversation(store)
+        stage_messages(store, "m1")
+        store.finish(
+            acquire_grant(store), make_turn("m1"), now=NOW + 999.0, remember_until=LATER
+        )
+        assert get_conversation(store).message_count == 2
+
     # -- releasing
+
+    @pytest.mark.parametrize("status", [Status.ERROR, "", "vip", Status.REPLY_SENT])
+    def test_a_released_lock_is_free_and_the_outbox_stays(
+        self, store: ConversationStore, status: str
+    ) -> None:
+        create_conversation(store, status="before")
+        stage_messages(store, "m1")
+        grant = acquire_grant(store)
+        store.note(grant, WritingReply(("m1",)), "thread")
+        store.release(grant, status)
+        row = get_conversation(store)
+        assert row.status == status
+        assert not row.is_locked(NOW)
+        assert (row.outbox, row.thread_id) == (WritingReply(("m1",)), "thread")
+        assert list_staged_sids(store) == ["m1"]
+        assert acquire_lock(store, "second").conversation.previous_status == status
 
     # -- stale holders
 
@@ -125,6 +225,20 @@ class LockPromises:
             WRITES[write](store, stale)
         assert read_everything(store) == before
         WRITES[write](store, owner)
+
+    @pytest.mark.parametrize("write", WRITES)
+    @pytest.mark.parametrize("end", ["release", "finish", "park"])
+    def test_a_released_lock_allows_no_writes(
+        self, store: ConversationStore, write: str, end: str
+    ) -> None:
+        create_conversation(store)
+        stage_messages(store, "m1", "m2", "m3")
+        grant = acquire_grant(store)
+        WRITES[end](store, grant)
+        before = read_everything(store)
+        with pytest.raises(LockLost):
+            WRITES[write](store, grant)
+        assert read_everything(store) == before
 
     @pytest.mark.requirement("R002-075", "R002-096")
     @pytest.mark.parametrize("write", WRITES)
@@ -145,98 +259,3 @@ class LockPromises:
         assert store.renew(wrong, now=NOW, expires_at=NOW + 99.0) is False
         assert read_everything(store) == before
         assert store.get(OTHER) is None
-
-
-class OutboxPromises:
-    """Promises about the outbox (MS-06, MS-21, MS-22)."""
-
-    @pytest.mark.parametrize("text", [ODD_TEXT, "", "y" * Channel.EMAIL.max_length])
-    def test_a_reply_of_any_letters_is_noted(self, store: ConversationStore, text: str) -> None:
-        create_conversation(store)
-        outbox = SendingReply(("m1",), WriterAnswer(text), PARTS, NOW)
-        store.note(acquire_grant(store), outbox, "")
-        assert get_conversation(store).outbox == outbox
-
-
-class FinishPromises:
-    """Promises about finishing a turn (MS-06, MS-09, MS-10, MS-11, MS-20, I-MS-6)."""
-
-    @pytest.mark.requirement(
-        "R002-068",
-        "R002-069",
-        "R002-070",
-        "R002-071",
-        "R002-072",
-        "R002-073",
-        "R002-074",
-        "R002-078",
-        "R002-081",
-    )
-    def test_a_turn_is_finished_in_one_write(self, store: ConversationStore) -> None:
-        create_conversation(store, status="before")
-        stage_messages(store, "m1", "m2", "late")
-        stage_messages(store, "m1", key=OTHER)
-        grant = acquire_grant(store)
-        store.note(grant, WritingReply(("m1", "m2")), "thread")
-        done = make_turn("m1", "m2")
-        store.finish(grant, done, now=NOW + 5.0, remember_until=LATER)
-        row = get_conversation(store)
-        pair = (replace(done.user, seq=1), replace(done.assistant, seq=2))
-        assert row.messages == pair
-        assert tuple(store.history(KEY)) == pair
-        assert row.message_count == 2
-        assert (row.prompt_tokens, row.completion_tokens) == (10, 3)
-        assert (row.thread_id, row.thread_mark) == ("thread", "mark of r1")
-        assert row.last_assistant_message_sid == "r1"
-        assert store.processed(KEY, ["m1", "m2", "late"]) == {"m1", "m2"}
-        assert list_staged_sids(store) == ["late"]
-        assert list_staged_sids(store, OTHER) == ["m1"]
-        assert row.outbox is None
-        assert row.status == Status.REPLY_SENT
-        assert not row.is_locked(NOW)
-        assert (row.created_at, row.updated_at) == (NOW, NOW + 5.0)
-        assert acquire_grant(store, "next").fence > grant.fence
-
-    def test_a_batch_of_forty_is_one_write(self, store: ConversationStore) -> None:
-        """This is the maximum of a turn, because DynamoDB accepts a hundred rows at once."""
-        create_conversation(store)
-        sids = [f"SM{number:032}" for number in range(40)]
-        stage_messages(store, *sids)
-        answer_messages(store, *sids)
-        assert list_staged_sids(store) == []
-        assert store.processed(KEY, sids) == set(sids)
-
-    def test_any_letters_and_details_become_history(self, store: ConversationStore) -> None:
-        create_conversation(store)
-        done = make_turn("m1")
-        user = replace(done.user, body=ODD_TEXT, details={"media": ["a/b"], "n": {"x": 1}})
-        assistant = replace(done.assistant, body="z" * 7_000, details={})
-        done = replace(done, user=user, assistant=assistant)
-        store.finish(acquire_grant(store), done, now=NOW, remember_until=LATER)
-        pair = [replace(user, seq=1), replace(assistant, seq=2)]
-        assert store.history(KEY) == pair
-        assert list(get_conversation(store).messages) == pair
-
-    def test_a_reply_with_an_incomplete_character_still_becomes_history(
-        self, store: ConversationStore
-    ) -> None:
-        """The reply was sent, so a character that cannot be stored must not block the rest."""
-        create_conversation(store)
-        done = make_turn("m1")
-        done = replace(done, assistant=replace(done.assistant, body="good \ud83d bye"))
-        grant = acquire_grant(store)
-        store.note(grant, SendingReply(("m1",), WriterAnswer("good \ud83d bye"), (), NOW), "")
-        store.finish(grant, done, now=NOW, remember_until=LATER)
-        body = store.history(KEY)[1].body
-        assert body.startswith("good ")
-        assert body.endswith(" bye")
-
-    # -- messages that are known to be answered
-
-    def test_hundreds_of_messages_are_looked_up_at_once(self, store: ConversationStore) -> None:
-        create_conversation(store)
-        sids = [f"m{number:03}" for number in range(250)]
-        for start in range(0, 240, 40):
-            answer_messages(store, *sids[start : start + 40])
-        known = store.processed(KEY, [*sids, *sids[:30], "m999"])
-        assert known == set(sids[:240])

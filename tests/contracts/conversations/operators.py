@@ -1,4 +1,4 @@
-"""Promises of a conversation store to operators: history, listings, statuses, parking."""
+"""Promises to operators: the history, the listings, and assigning a conversation."""
 
 from dataclasses import replace
 
@@ -9,32 +9,25 @@ from contracts.conversations.support import (
     KEY,
     LATER,
     NOW,
-    ODD_TEXT,
     OTHER,
-    OUTBOXES,
     acquire_grant,
+    acquire_lock,
     answer_messages,
     create_conversation,
     get_conversation,
-    list_staged_sids,
-    make_fragment,
     make_parked,
     make_turn,
-    make_unreadable,
-    sort_sids,
+    read_everything,
     stage_messages,
 )
 from holdfast.chat.model import (
     MAX_RECENT_CHARACTERS,
     MAX_RECENT_MESSAGES,
     ConversationKey,
-    Fragment,
     LockGrant,
-    ParkedBatch,
+    LockHeld,
     Status,
-    UnreadableFragment,
 )
-from holdfast.chat.outbox import Outbox, PreparedReply, WriterAnswer, WritingReply
 from holdfast.chat.ports import ConversationStore
 
 
@@ -59,6 +52,16 @@ class HistoryPromises:
         assert store.history(KEY, before=9_999, limit=2) == messages[-2:]
         assert get_conversation(store).message_count == 110
         assert get_conversation(store).messages == tuple(messages[-MAX_RECENT_MESSAGES:])
+
+    def test_a_conversation_without_turns_has_no_history(
+        self, store: ConversationStore
+    ) -> None:
+        create_conversation(store, OTHER)
+        answer_messages(store, "m1", key=OTHER)
+        assert store.history(KEY) == []
+        create_conversation(store)
+        assert store.history(KEY) == []
+        assert len(store.history(OTHER)) == 2
 
     def test_long_messages_are_complete_in_the_history_and_shortened_in_the_row(
         self, store: ConversationStore
@@ -116,118 +119,89 @@ def end_turn(store: ConversationStore, how: str, grant: LockGrant) -> None:
 class OperatorPromises:
     """Promises about the operator's status (MS-30)."""
 
+    def test_a_release_without_a_status_restores_the_previous_or_the_operators_status(
+        self, store: ConversationStore
+    ) -> None:
+        create_conversation(store, status=Status.WITH_PERSON)
+        store.release(acquire_grant(store), None)
+        assert get_conversation(store).status == Status.WITH_PERSON
+        grant = acquire_grant(store, "second")
+        store.set_status(KEY, "vip")
+        store.release(grant, None)
+        assert get_conversation(store).status == "vip"
+
+    def test_a_conversation_can_be_assigned_to_a_person_and_back(
+        self, store: ConversationStore
+    ) -> None:
+        create_conversation(store)
+        for status in (Status.WITH_PERSON, "vip", ""):
+            assert store.set_status(KEY, status) is True
+            assert get_conversation(store).status == status
+
     def test_the_status_of_an_unknown_conversation_cannot_be_set(
         self, store: ConversationStore
     ) -> None:
         assert store.set_status(KEY, Status.WITH_PERSON) is False
         assert store.get(KEY) is None
 
-
-def unpark(
-    store: ConversationStore,
-    batch: ParkedBatch,
-    *,
-    back_to_stage: bool,
-    now: float = NOW + 500.0,
-) -> ParkedBatch:
-    """Remove the batch from the parked ones."""
-    return store.unpark(
-        batch.parked_id, back_to_stage=back_to_stage, now=now, expires_at=LATER + 500.0
-    )
-
-
-class ParkingPromises:
-    """Promises about parked batches (MS-18, MS-22, MS-30; I-MS-1)."""
-
-    def test_a_batch_is_parked_in_one_write(self, store: ConversationStore) -> None:
-        create_conversation(store, status="before")
-        answer_messages(store, "m0")
-        fragments = stage_messages(store, "m1", "m2", "late")
-        stage_messages(store, "m1", key=OTHER)
-        grant = acquire_grant(store)
-        store.note(grant, WritingReply(("m1", "m2")), "thread")
-        batch = make_parked(*fragments[:2], outbox=WritingReply(("m1", "m2")))
-        store.park(grant, batch, remember_until=LATER)
-        assert list(store.parked()) == [batch]
-        assert list_staged_sids(store) == ["late"]
-        assert list_staged_sids(store, OTHER) == ["m1"]
-        assert store.processed(KEY, ["m1", "m2", "late"]) == {"m1", "m2"}
+    def test_a_status_changes_nothing_else(self, store: ConversationStore) -> None:
+        create_conversation(store, **CONFIGS)
+        answer_messages(store, "m1")
+        before = get_conversation(store)
+        store.set_status(KEY, Status.WITH_PERSON)
+        store.set_status(KEY, before.status)
         row = get_conversation(store)
-        assert (row.status, row.outbox) == (Status.PARKED, None)
-        assert not row.is_locked(NOW)
-        assert (row.message_count, row.thread_id) == (2, "thread")
-        assert acquire_grant(store, "next").fence > grant.fence
+        assert replace(row, updated_at=0.0) == replace(before, updated_at=0.0)
 
-    @pytest.mark.parametrize("mark", ["mark of the reply", ""])
-    def test_the_threads_mark_moves_behind_the_reply_of_a_parked_batch(
-        self, store: ConversationStore, mark: str
+    @pytest.mark.parametrize("how", ENDS)
+    def test_a_status_set_during_a_turn_takes_effect_when_the_lock_is_released(
+        self, store: ConversationStore, how: str
     ) -> None:
-        """Otherwise a later batch with the same text would get this reply (MS-21)."""
-        create_conversation(store)
-        answer_messages(store, "m0")
-        before = get_conversation(store).thread_mark
+        create_conversation(store, status="before")
         grant = acquire_grant(store)
-        outbox = PreparedReply(("m1",), WriterAnswer("reply", thread_mark=mark))
-        batch = make_parked(*stage_messages(store, "m1"), outbox=outbox)
-        store.park(grant, batch, remember_until=LATER)
-        assert get_conversation(store).thread_mark == (mark or before)
-
-    def test_parking_without_a_lock_skips_messages_that_were_answered_or_parked(
-        self, store: ConversationStore
-    ) -> None:
-        """Two workers may read overlapping rows, and a webhook may stage a message again."""
-        create_conversation(store)
-        answer_messages(store, "answered")
-        rows = stage_messages(store, "answered", "m1", "m2")
-        store.park(None, make_parked(rows[1]), remember_until=LATER)
-        store.park(None, make_parked(*rows), remember_until=LATER)
-        parked_sids = sorted(sid for batch in store.parked() for sid in batch.sids)
-        assert parked_sids == ["m1", "m2"]
-        assert list_staged_sids(store) == []
-        assert store.processed(KEY, ["answered", "m1", "m2"]) == {"answered", "m1", "m2"}
-
-    @pytest.mark.parametrize("outbox", [None, *OUTBOXES], ids=repr)
-    def test_all_that_is_known_is_kept(
-        self, store: ConversationStore, outbox: Outbox | None
-    ) -> None:
-        create_conversation(store)
-        rows = (
-            make_fragment("m1", body=ODD_TEXT, media=("image/png",), received_at=NOW - 9.75),
-            make_unreadable(),
+        assert store.set_status(KEY, Status.WITH_PERSON) is True
+        row = get_conversation(store)
+        assert (row.status, row.previous_status) == (
+            Status.PROCESSING,
+            Status.WITH_PERSON,
         )
-        batch = make_parked(*rows, outbox=outbox, reason="unknown", parked_at=NOW + 0.5)
-        store.park(acquire_grant(store), batch, remember_until=LATER)
-        assert list(store.parked()) == [batch]
+        result = store.acquire(KEY, owner="b", trigger_id="t", now=NOW, expires_at=NOW + 1)
+        assert result == LockHeld("trigger", NOW + 60.0)
+        end_turn(store, how, grant)
+        assert get_conversation(store).status == Status.WITH_PERSON
+        assert not get_conversation(store).is_locked(NOW)
 
-    def test_a_batch_of_forty_long_ones_is_parked(self, store: ConversationStore) -> None:
-        create_conversation(store)
-        rows = [make_fragment(f"m{n:02}", body=f"{n % 10}" * 9_000) for n in range(40)]
-        for row in rows:
-            store.stage(row, expires_at=LATER)
-        batch = make_parked(*rows)
-        store.park(acquire_grant(store), batch, remember_until=LATER)
-        assert list(store.parked()) == [batch]
-        assert list_staged_sids(store) == []
+    @pytest.mark.parametrize(
+        ("how", "status"),
+        [
+            ("finish", Status.REPLY_SENT),
+            ("release", Status.ERROR),
+            ("park", Status.PARKED),
+        ],
+    )
+    def test_a_person_who_hands_back_during_a_turn_no_longer_has_the_conversation(
+        self, store: ConversationStore, how: str, status: str
+    ) -> None:
+        create_conversation(store, status=Status.WITH_PERSON)
+        grant = acquire_grant(store)
+        store.set_status(KEY, Status.REPLY_SENT)
+        end_turn(store, how, grant)
+        assert get_conversation(store).status == status
 
-    # -- unparking
-
-    # -- the operator reports that the reply was sent
-
-    def test_an_unreadable_row_survives_parking_and_unparking(
+    def test_an_operators_status_survives_a_takeover_of_the_lock(
         self, store: ConversationStore
     ) -> None:
-        """The row is neither lost nor blocks the others (MS-18)."""
-        batch = make_parked(make_fragment("m1"), make_unreadable())
-        store.park(None, batch, remember_until=LATER)
-        assert unpark(store, batch, back_to_stage=True) == batch
-        rows = store.staged(KEY.conversation_id)
-        assert sort_sids(rows) == ["broken", "m1"]
-        kinds = {row.message_sid: type(row) for row in rows}
-        assert kinds == {"m1": Fragment, "broken": UnreadableFragment}
-        [waiting] = store.waiting()
-        assert (waiting.fragments, waiting.oldest_staged_at) == (2, NOW + 500.0)
-        [broken] = [row for row in rows if isinstance(row, UnreadableFragment)]
-        assert broken.row["odd"] == "value"
-        store.park(None, make_parked(broken), remember_until=LATER)
-        assert list_staged_sids(store) == ["m1"]
-        assert store.processed(KEY, ["broken"]) == {"broken"}
+        create_conversation(store, status="before")
+        acquire_grant(store, "dies")
+        store.set_status(KEY, Status.WITH_PERSON)
+        result = acquire_lock(store, now=NOW + 60.0)
+        assert result.conversation.previous_status == Status.WITH_PERSON
+        store.release(result.grant, Status.ERROR)
+        assert get_conversation(store).status == Status.WITH_PERSON
+
+    def test_reading_changes_nothing(self, store: ConversationStore) -> None:
+        create_conversation(store)
+        stage_messages(store, "m1")
+        answer_messages(store, "m0")
+        before = read_everything(store)
+        assert read_everything(store) == before

@@ -1,31 +1,43 @@
-"""Promises of a conversation store: new conversations, staged messages and windows."""
+"""Promises about staging: a message is stored once, until it is answered or parked."""
 
 from dataclasses import replace
 
 import pytest
 
 from contracts.conversations.support import (
+    CONFIGS,
     KEY,
     LATER,
     NOW,
     ODD_TEXT,
     OTHER,
+    OpenStore,
+    acquire_grant,
     answer_messages,
     create_conversation,
     get_conversation,
     list_staged_sids,
     make_fragment,
-    make_window,
+    read_everything,
     sort_sids,
     stage_messages,
 )
-from holdfast.chat.model import Conversation, ConversationKey, Fragment, Window
+from holdfast.chat.model import Conversation, ConversationKey, Fragment
 from holdfast.chat.outbox import WritingReply
 from holdfast.chat.ports import ConversationStore
+from holdfast.testing import ManualClock
 
 
 class CreationPromises:
     """Promises about new conversations (MS-12)."""
+
+    def test_a_conversation_is_stored_with_its_configs_its_status_and_its_times(
+        self, store: ConversationStore
+    ) -> None:
+        assert store.get(KEY) is None
+        made = Conversation(KEY, **CONFIGS, status="new", created_at=NOW, updated_at=NOW + 0.5)
+        assert store.create(made) is True
+        assert store.get(KEY) == made
 
     def test_of_a_new_conversation_nothing_else_is_taken(
         self, store: ConversationStore
@@ -42,6 +54,15 @@ class CreationPromises:
         assert store.create(given)
         assert store.get(KEY) == Conversation(KEY, created_at=NOW, updated_at=NOW)
 
+    def test_creating_an_existing_conversation_changes_nothing(
+        self, store: ConversationStore
+    ) -> None:
+        create_conversation(store, status="new", **CONFIGS)
+        answer_messages(store, "m1")
+        before = read_everything(store)
+        assert store.create(Conversation(KEY, status="other", created_at=NOW + 9)) is False
+        assert read_everything(store) == before
+
     def test_a_conversation_is_known_by_address_and_id_together(
         self, store: ConversationStore
     ) -> None:
@@ -54,6 +75,15 @@ class CreationPromises:
             create_conversation(store, key, status=f"{number}")
         assert [get_conversation(store, key).status for key in alike] == ["0", "1", "2"]
         assert store.get(ConversationKey("+4915700000001", "b")) is None
+
+    def test_every_opening_of_the_store_sees_writes_of_another(
+        self, open_store: OpenStore, clock: ManualClock
+    ) -> None:
+        first, other = open_store(clock), open_store(clock)
+        create_conversation(first)
+        stage_messages(first, "m1")
+        assert get_conversation(other) == get_conversation(first)
+        assert list_staged_sids(other) == ["m1"]
 
 
 class StagingPromises:
@@ -76,6 +106,30 @@ class StagingPromises:
         assert isinstance(row, Fragment)
         assert row.body == body
 
+    def test_a_message_is_staged_once_and_the_first_stays(
+        self, store: ConversationStore
+    ) -> None:
+        [first] = stage_messages(store, "m1")
+        again = make_fragment("m1", body="another text", staged_at=NOW + 60.0)
+        assert store.stage(again, expires_at=LATER + 60.0) is False
+        assert store.staged(KEY.conversation_id) == [first]
+
+    def test_staged_rows_are_those_of_their_conversation(
+        self, store: ConversationStore
+    ) -> None:
+        stage_messages(store, "m1", "m2")
+        stage_messages(store, "m1", "m3", key=OTHER)
+        assert list_staged_sids(store) == ["m1", "m2"]
+        assert list_staged_sids(store, OTHER) == ["m1", "m3"]
+        assert store.staged("unknown") == []
+
+    def test_a_message_needs_no_conversation_to_be_staged(
+        self, store: ConversationStore
+    ) -> None:
+        stage_messages(store, "m1")
+        assert store.get(KEY) is None
+        assert list_staged_sids(store) == ["m1"]
+
     @pytest.mark.requirement("R002-029", "R002-030")
     def test_every_staged_row_is_found_however_many_there_are(
         self, store: ConversationStore
@@ -94,7 +148,59 @@ class StagingPromises:
         rows = {row.message_sid: row for row in store.staged(KEY.conversation_id)}
         assert rows == {fragment.message_sid: fragment for fragment in fragments}
 
+    def test_dropped_rows_are_gone_and_others_stay(self, store: ConversationStore) -> None:
+        """They were answered before (MS-09)."""
+        sids = [f"m{number:03}" for number in range(120)]
+        stage_messages(store, *sids, "stays")
+        stage_messages(store, "m000", key=OTHER)
+        store.drop_staged(KEY.conversation_id, [*sids, "never there"])
+        assert list_staged_sids(store) == ["stays"]
+        assert list_staged_sids(store, OTHER) == ["m000"]
+        store.drop_staged(KEY.conversation_id, sids)
+        store.drop_staged(KEY.conversation_id, [])
+        assert list_staged_sids(store) == ["stays"]
+
+    def test_what_was_dropped_may_be_staged_again(self, store: ConversationStore) -> None:
+        stage_messages(store, "m1")
+        store.drop_staged(KEY.conversation_id, ["m1"])
+        stage_messages(store, "m1")
+        assert list_staged_sids(store) == ["m1"]
+
+    def test_a_message_is_staged_while_others_are_answered(
+        self, store: ConversationStore
+    ) -> None:
+        """It does not belong to the batch, and stays (MS-03, MS-04)."""
+        create_conversation(store)
+        grant = acquire_grant(store)
+        store.note(grant, WritingReply(("m1",)), "thread")
+        stage_messages(store, "late")
+        assert list_staged_sids(store) == ["late"]
+
     # -- for the sweeper
+
+    def test_a_waiting_conversation_is_listed_with_its_oldest_message(
+        self, store: ConversationStore
+    ) -> None:
+        """(I-MS-5)"""
+        assert list(store.waiting()) == []
+        for sid, staged_at in (("m1", NOW + 5.0), ("m2", NOW), ("m3", NOW + 9.0)):
+            store.stage(make_fragment(sid, staged_at=staged_at), expires_at=LATER)
+        stage_messages(store, "m1", key=OTHER)
+        waiting = {row.key: row for row in store.waiting()}
+        assert set(waiting) == {KEY, OTHER}
+        assert (waiting[KEY].fragments, waiting[KEY].oldest_staged_at) == (3, NOW)
+        assert (waiting[OTHER].fragments, waiting[OTHER].oldest_staged_at) == (1, NOW)
+
+    def test_an_answered_conversation_is_no_longer_listed_as_waiting(
+        self, store: ConversationStore
+    ) -> None:
+        create_conversation(store)
+        stage_messages(store, "m1", "m2", "m3")
+        answer_messages(store, "m1", "m2")
+        [left] = store.waiting()
+        assert (left.key, left.fragments) == (KEY, 1)
+        answer_messages(store, "m3")
+        assert list(store.waiting()) == []
 
     def test_a_listing_may_be_left_halfway_and_writes_go_on_meanwhile(
         self, store: ConversationStore
@@ -108,99 +214,3 @@ class StagingPromises:
             answer_messages(store, "m1")
             stage_messages(store, "m1")
         assert sort_sids(store.staged(KEY.conversation_id)) == ["m1"]
-
-
-LONG_AGO = NOW - 1_000.0
-
-
-def try_open(
-    store: ConversationStore,
-    wanted: Window,
-    *,
-    now: float = NOW,
-    untriggered_before: float = LONG_AGO,
-) -> bool:
-    """Try to open a window."""
-    return store.open_window(wanted, now=now, untriggered_before=untriggered_before)
-
-
-class WindowPromises:
-    """Promises about windows (MS-13, MS-14, MS-15)."""
-
-    # -- windows that do not block another one
-
-    @pytest.mark.requirement("R002-009")
-    @pytest.mark.parametrize("triggered", [False, True])
-    def test_an_expired_window_does_not_block_another(
-        self, store: ConversationStore, triggered: bool
-    ) -> None:
-        """Its row is still stored (MS-13)."""
-        try_open(store, make_window(expires_at=NOW + 100.0, triggered=triggered))
-        assert try_open(store, make_window("w2", "m2"), now=NOW + 99.75) is False
-        assert try_open(store, make_window("w2", "m2"), now=NOW + 100.0) is False
-        assert try_open(store, make_window("w2", "m2"), now=NOW + 100.25) is True
-        assert store.window(KEY.conversation_id) == make_window("w2", "m2")
-
-    def test_a_message_that_comes_again_opens_its_own_window_again(
-        self, store: ConversationStore
-    ) -> None:
-        """The process that opened it crashed before it sent the trigger (MS-14)."""
-        try_open(store, make_window("w1", "m1"))
-        assert try_open(store, make_window("w2", "m1")) is True
-        assert store.window(KEY.conversation_id) == make_window("w2", "m1")
-
-    def test_a_window_blocks_its_own_message_once_the_trigger_is_sent(
-        self, store: ConversationStore
-    ) -> None:
-        try_open(store, make_window("w1", "m1"))
-        store.mark_triggered(make_window("w1", "m1"))
-        assert try_open(store, make_window("w2", "m1")) is False
-        assert store.window(KEY.conversation_id) == make_window("w1", "m1", triggered=True)
-
-    def test_a_window_without_a_trigger_blocks_others_only_for_a_while(
-        self, store: ConversationStore
-    ) -> None:
-        """Another message may replace it (MS-14)."""
-        try_open(store, make_window("w1", "m1", opened_at=NOW))
-        wanted = make_window("w2", "m2", opened_at=NOW + 50.0)
-        assert try_open(store, wanted, now=NOW + 50.0, untriggered_before=NOW - 0.25) is False
-        assert try_open(store, wanted, now=NOW + 50.0, untriggered_before=NOW) is False
-        assert try_open(store, wanted, now=NOW + 50.0, untriggered_before=NOW + 0.25) is True
-        assert store.window(KEY.conversation_id) == wanted
-
-    def test_a_window_with_a_trigger_blocks_others_until_it_expires(
-        self, store: ConversationStore
-    ) -> None:
-        try_open(store, make_window("w1", "m1"))
-        store.mark_triggered(make_window("w1", "m1"))
-        assert try_open(store, make_window("w2", "m2"), untriggered_before=NOW + 50.0) is False
-
-    # -- the trigger and the end of a window
-
-    def test_the_trigger_of_another_window_is_not_noted(self, store: ConversationStore) -> None:
-        store.mark_triggered(make_window())
-        assert store.window(KEY.conversation_id) is None
-        try_open(store, make_window("w2", "m2"))
-        store.mark_triggered(make_window())
-        assert store.window(KEY.conversation_id) == make_window("w2", "m2")
-
-    @pytest.mark.requirement("R002-079")
-    def test_after_a_window_closed_the_next_message_opens_another(
-        self, store: ConversationStore
-    ) -> None:
-        try_open(store, make_window())
-        store.mark_triggered(make_window())
-        store.close_window(KEY.conversation_id, "w1")
-        assert try_open(store, make_window("w2", "m2")) is True
-
-    @pytest.mark.requirement("R002-079")
-    def test_the_window_of_another_trigger_is_not_closed(
-        self, store: ConversationStore
-    ) -> None:
-        """A late trigger does not end the wait of the next batch (MS-15)."""
-        store.close_window(KEY.conversation_id, "w1")
-        try_open(store, make_window("w2", "m2"))
-        store.close_window(KEY.conversation_id, "w1")
-        store.close_window(OTHER.conversation_id, "w2")
-        assert store.window(KEY.conversation_id) == make_window("w2", "m2")
-        assert try_open(store, make_window("w3", "m3")) is False
