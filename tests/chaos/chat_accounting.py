@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from chaos.chat_roles import ChatWorkspace
+from chaos.file_providers import sent
 from holdfast.chat.model import Conversation, HistoryMessage, ParkedBatch, Status
 from holdfast.chat.outbox import SendingReply
 
@@ -36,7 +37,7 @@ class ChatAccounting:
             ]
             self.parked = list(store.parked())
             self.staged = sum(entry.fragments for entry in store.waiting())
-        self.replies = _count_sids(entry["text"] for entry in self.workspace.sent.lines())
+        self.replies = _count_sids(entry["text"] for entry in sent(self.workspace.sent))
         self.questions = _count_sids(
             entry["asked"] for entry in self.workspace.questions.lines()
         )

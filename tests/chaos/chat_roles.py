@@ -7,7 +7,13 @@ from random import Random
 from threading import Thread
 from typing import Any
 
-from chaos.file_providers import Ledger, LedgerSender, OneSecret, Partners, ThreadWriter
+from chaos.file_providers import (
+    Ledger,
+    LedgerSender,
+    OneSecret,
+    Partners,
+    ThreadWriter,
+)
 from holdfast.chat.messages import Inbound, Trigger
 from holdfast.chat.model import Channel, ConversationKey
 from holdfast.chat.outbox import SentPart
@@ -151,7 +157,7 @@ def _choose_delay() -> float:
 def answer_until_stopped(workspace: ChatWorkspace) -> None:
     """Answer messages until the stop file exists."""
     store, queue, keeper = workspace.store(), workspace.queue(), LeaseKeeper()
-    sender = SlowSender(workspace.sent, SYSTEM_CLOCK)
+    sender = SlowSender(workspace.sent, SYSTEM_CLOCK, finds="by chance")
     processor = BatchProcessor(
         store,
         Partners(OneSecret(), SlowWriter(workspace.questions), sender),

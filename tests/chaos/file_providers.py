@@ -5,9 +5,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from holdfast.chat.errors import SendStatusUnknown
+from holdfast.chat.errors import SendStatusUnknown, SendUnclear, TransientError
 from holdfast.chat.outbox import SentPart, WriterAnswer
 from holdfast.chat.ports import (
     ReplyPart,
@@ -48,8 +48,8 @@ class ThreadWriter:
 
     secret_fields: tuple[str, ...] = ("api_key",)
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: Ledger, pages: int = 1) -> None:
+        self._ledger, self._pages = ledger, pages
 
     def open_thread(self, config: Mapping[str, Any], secret: Secret) -> str:
         return f"thread-{make_id()[:8]}"
@@ -65,7 +65,8 @@ class ThreadWriter:
         answers = list(self._find_answers(question)) if question.again else []
         if not answers:
             mark = make_id()[:8]
-            text = f"{mark} on: {question.text}"
+            page = f"{mark} on: {question.text}"
+            text = "\n\n".join([page.ljust(1_300 if self._pages > 1 else 0, ".")] * self._pages)
             self._ledger.add(
                 thread=question.thread_id, mark=mark, asked=question.text, text=text
             )
@@ -85,18 +86,35 @@ class ThreadWriter:
                 )
 
 
+class ForgetfulWriter(ThreadWriter):
+    """A writer without threads, which writes a new reply for each question."""
+
+    def _find_answers(self, question: ReplyRequest) -> Iterator[WriterAnswer]:
+        return iter(())
+
+
 class LedgerSender:
     """A sender that records each send as a line, so that sending twice is visible.
 
-    In half of the calls it cannot tell what it sent. It compares address and text, like real
-    providers.
+    `finds` says whether `find` works: always, never, or in half of the calls. It compares
+    address and text, like real providers. With `unclear` the answer to the first send is lost,
+    after the part was sent or instead of that.
     """
 
     secret_fields: tuple[str, ...] = ("token",)
     repeatable = False
 
-    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        *,
+        finds: Literal["always", "never", "by chance"],
+        refusals: int = 0,
+        unclear: Literal["", "sent", "not sent"] = "",
+    ) -> None:
         self._ledger, self._clock = ledger, clock
+        self._finds, self._refusals, self._unclear = finds, refusals, unclear
 
     @contextmanager
     def connect(
@@ -105,8 +123,20 @@ class LedgerSender:
         yield lambda: self.send(part)
 
     def send(self, part: ReplyPart) -> SentPart:
+        if self._refusals and self._count("refused") < self._refusals:
+            self._ledger.add(what="refused")
+            raise TransientError("the sender is unavailable")
+        if self._unclear and not self._count("unclear"):
+            self._ledger.add(what="unclear")
+            if self._unclear == "sent":
+                self._accept(part)
+            raise SendUnclear("the answer was lost")
+        return self._accept(part)
+
+    def _accept(self, part: ReplyPart) -> SentPart:
         sid = f"out-{make_id()[:12]}"
         self._ledger.add(
+            what="sent",
             sid=sid,
             to=part.key.primary_channel,
             text=part.text,
@@ -115,12 +145,15 @@ class LedgerSender:
         )
         return SentPart(sid, "queued")
 
+    def _count(self, what: str) -> int:
+        return sum(line["what"] == what for line in self._ledger.lines())
+
     def find(
         self, part: ReplyPart, secret: Secret, *, since: float, known: Sequence[str]
     ) -> SentPart | None:
-        if os.urandom(1)[0] < 128:
+        if self._finds == "never" or (self._finds == "by chance" and os.urandom(1)[0] < 128):
             raise SendStatusUnknown("it keeps no list")
-        for line in self._ledger.lines():
+        for line in sent(self._ledger):
             if (
                 (line["to"], line["text"]) == (part.key.primary_channel, part.text)
                 and int(line["at"]) >= int(since)  # providers keep full seconds
@@ -128,6 +161,11 @@ class LedgerSender:
             ):
                 return SentPart(line["sid"], "found")
         return None
+
+
+def sent(ledger: Ledger) -> list[Line]:
+    """Return the lines of sent messages."""
+    return [line for line in ledger.lines() if line["what"] == "sent"]
 
 
 class OneSecret:

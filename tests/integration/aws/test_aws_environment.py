@@ -120,6 +120,32 @@ def test_an_endpoint_that_is_set_wins_over_the_host_of_a_queues_url(
     assert run(_PUSH, env, f"{nowhere}/{path}") == "a"
 
 
+def test_an_endpoint_of_the_profile_wins_as_well(sqs: Sqs, nowhere: str, tmp_path: Any) -> None:
+    endpoint = sqs.env["AWS_ENDPOINT_URL"]
+    config = tmp_path / "config"
+    config.write_text(f"[default]\nendpoint_url = {endpoint}\n")
+    env = {**sqs.env, "AWS_CONFIG_FILE": str(config)}
+    del env["AWS_ENDPOINT_URL"]
+    path = sqs.url(sqs.new_queue()).partition("://")[2].partition("/")[2]
+    assert run(_PUSH, env, f"{nowhere}/{path}") == "a"
+
+
+def test_the_endpoint_of_sqs_wins_over_that_of_all_services(sqs: Sqs, nowhere: str) -> None:
+    env = {
+        **sqs.env,
+        "AWS_ENDPOINT_URL": nowhere,
+        "AWS_ENDPOINT_URL_SQS": sqs.env["AWS_ENDPOINT_URL"],
+    }
+    assert run(_PUSH, env, f"sqs:{sqs.new_queue()}") == "a"
+
+
+def test_without_a_configured_endpoint_a_queues_url_is_called_where_it_points(sqs: Sqs) -> None:
+    env = dict(sqs.env)
+    endpoint = env.pop("AWS_ENDPOINT_URL")
+    path = sqs.url(sqs.new_queue()).partition("://")[2].partition("/")[2]
+    assert run(_PUSH, env, f"{endpoint}/{path}") == "a"
+
+
 _HEARTBEAT = """
 import json, sys
 from holdfast.aws.heartbeat import visibility_timeout_of

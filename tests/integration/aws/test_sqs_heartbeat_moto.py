@@ -40,6 +40,16 @@ def test_twelve_hours_of_beats_keep_a_message_hidden_to_the_last_minute(travelle
     assert len(world.receive()) == 1
 
 
+def test_moto_refuses_a_full_extension_at_the_cap(traveller) -> None:
+    """This shows that the test above can fail (HB-05)."""
+    world = MotoMessage(traveller, 600)
+    world.leap(43_200 - 599)
+    with pytest.raises(ClientError, match="beyond the limit"):
+        world.client.change_message_visibility(
+            QueueUrl=world.url, ReceiptHandle=world.handle, VisibilityTimeout=600
+        )
+
+
 def test_a_deleted_message_is_a_loss_with_amazons_own_error(traveller) -> None:
     world = MotoMessage(traveller, 60)
     heartbeat = world.heartbeat(20, 60)
@@ -51,6 +61,16 @@ def test_a_deleted_message_is_a_loss_with_amazons_own_error(traveller) -> None:
     error = heartbeat.check_for_errors()
     assert isinstance(error, ClientError)
     assert error.response["Error"]["Code"] == "ReceiptHandleIsInvalid"
+
+
+def test_a_deleted_queue_is_a_loss(traveller) -> None:
+    world = MotoMessage(traveller, 60)
+    heartbeat = world.heartbeat(20, 60)
+    heartbeat.start()
+    world.client.delete_queue(QueueUrl=world.url)
+    world.advance(heartbeat, 21, step=1)
+    assert heartbeat.lost.wait(20)
+    heartbeat.stop()
 
 
 def test_a_frozen_process_does_not_hide_the_message_of_its_successor(traveller) -> None:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import LeaseLost
-from holdfast.utils.sqs_heartbeat import SQSHeartbeat
+from holdfast.utils.sqs_heartbeat import SQSHeartbeat, stop_all
 from support.sqs.heartbeats import URL
 from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
 
@@ -101,6 +101,45 @@ def test_any_interleaving_of_three_threads_ends_well(scripts, last: str) -> None
     assert sqs.most_at_once <= 1
     assert count_beating_threads(heartbeat) == 0
     assert heartbeat.check_for_errors() is None
+
+
+def test_a_storm_of_starts_and_stops_never_makes_two_threads_beat() -> None:
+    """The interval is 1 ms, and a call takes as long (I-HB-2, I-HB-3)."""
+    sqs = Sqs(seconds=0.001)
+    heartbeat = SQSHeartbeat(URL, "storm", 0.001, 600, client=sqs)
+
+    def storm() -> None:
+        for _ in range(50):
+            heartbeat.start()
+            heartbeat.check_for_errors()
+            heartbeat.stop()
+
+    for _ in range(50):  # on a busy machine a storm may end before any thread beats
+        run_in_parallel(storm, storm, storm, storm)
+        if sqs.calls:
+            break
+    heartbeat.stop()
+    calls = sqs.calls
+    time.sleep(0.01)
+    assert sqs.calls == calls
+    assert calls > 0
+    assert sqs.most_at_once == 1
+    assert not heartbeat.running
+    assert heartbeat.check_for_errors() is None
+
+
+def test_many_heartbeats_beat_in_parallel_and_stop_together() -> None:
+    stop_all()
+    sqs = Sqs()
+    made = [SQSHeartbeat(URL, f"m{number}", 0.001, 600, client=sqs) for number in range(20)]
+    for heartbeat in made:
+        heartbeat.start()
+    wait_until(lambda: sqs.calls > 200)
+    assert stop_all() == 20
+    calls = sqs.calls
+    time.sleep(0.01)
+    assert sqs.calls == calls
+    assert not any(heartbeat.running for heartbeat in made)
 
 
 @pytest.mark.requirement("R000-043")
@@ -242,3 +281,24 @@ def test_a_frozen_process_finds_its_message_lost_and_makes_no_call() -> None:
     child.send_signal(signal.SIGCONT)
     output, errors = child.communicate("go on\n", timeout=TEST_TIMEOUT_SECONDS)
     assert output == f"{LeaseLost.__name__} 0\n", errors
+
+
+def test_an_interpreter_exits_quietly_while_heartbeats_beat() -> None:
+    """It does not hang, and no thread prints a traceback (HB-23)."""
+    child = run(
+        f"""
+        import time
+        from holdfast.utils.sqs_heartbeat import SQSHeartbeat
+
+        class Sqs:
+            def change_message_visibility(self, **_):
+                time.sleep(0.0005)
+
+        kept = [SQSHeartbeat({URL!r}, f"m{{n}}", 0.0001, 600, client=Sqs()) for n in range(8)]
+        for heartbeat in kept:
+            heartbeat.start()
+        time.sleep(0.05)
+        """
+    )
+    output, errors = child.communicate(timeout=TEST_TIMEOUT_SECONDS)
+    assert (child.returncode, output, errors) == (0, "", "")

@@ -99,6 +99,19 @@ def test_short_messages_do_not_change_the_protection_each_time(
     assert agent.requests == [PROTECT]
 
 
+def test_the_next_pass_is_when_the_protection_is_to_be_cleared(
+    protection: TaskProtection, agent: EcsAgent, clock: ManualClock
+) -> None:
+    protection(claim("a"))
+    protection.tick()
+    protection(complete("a"))
+    next_at = protection.tick()
+    assert next_at == clock.monotonic() + 60
+    clock.advance(60)
+    assert protection.tick() == inf
+    assert not agent.is_protected
+
+
 def test_a_long_hold_is_renewed_before_the_protection_ends(
     protection: TaskProtection, agent: EcsAgent, clock: ManualClock
 ) -> None:
@@ -139,6 +152,16 @@ def test_a_refusal_is_logged_once_and_repeated_until_it_is_granted(
     assert agent.requests == [PROTECT] * 4
     assert agent.is_protected
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_an_event_does_not_repeat_a_refused_request_early(
+    protection: TaskProtection, agent: EcsAgent
+) -> None:
+    agent.refusal = {"failure": {"Reason": "TASK_NOT_VALID"}}
+    for message_id in "abc":
+        protection(claim(message_id))
+        protection.tick()
+    assert agent.requests == [PROTECT]
 
 
 def test_an_agent_that_is_gone_does_not_fail_the_work(clock: ManualClock) -> None:

@@ -143,6 +143,15 @@ def test_an_unsigned_request_is_refused_without_a_reason_and_not_stored(
     assert around.receive()["Records"] == []
 
 
+def test_a_rotated_token_is_good_at_once(around: Place) -> None:
+    staging = StagingFunction(ChatRuntime(around.env))
+    assert status(staging, post(around.form())) == 200
+    around.rotate("another")
+    data = around.form("SM2")
+    assert status(staging, post(data, signature=signature_of(data, token="another"))) == 200
+    assert around.staged() == ["SM1", "SM2"]
+
+
 def test_media_alone_is_staged_and_an_empty_message_is_thanked_for(
     around: Place, staging: StagingFunction, capsys: Any, caplog: Any
 ) -> None:
@@ -178,6 +187,43 @@ def test_an_unanswerable_message_is_refused_and_not_stored(
     assert [status(staging, event) for event in events] == [400] * len(events)
     assert around.staged() == []
     assert around.conversation() is None
+
+
+@pytest.mark.parametrize("forged", ["\ud800", "s" * 27 + "\udfff", "ä" * 28, "s" * 1_000_000])
+def test_a_signature_that_can_be_none_is_refused_as_any_other(
+    around: Place, staging: StagingFunction, forged: str, capsys: Any, caplog: Any
+) -> None:
+    """After a 503 Twilio would repeat it, and call the fallback URL."""
+    assert status(staging, post(around.form(), signature=forged)) == 403
+    assert "webhook_failed" not in read_logs(capsys, caplog)
+    assert around.staged() == []
+
+
+def test_incomplete_characters_in_a_request_are_refused_and_not_logged(
+    around: Place, staging: StagingFunction, capsys: Any, caplog: Any
+) -> None:
+    half, good = "\ud800", post(around.form())
+    rest = {name: good[name] for name in good if name != "rawPath"}
+    events = [
+        post(around.form(), path=f"/{half}", signature="forged"),
+        post(around.form(), content_type=half),
+        good | {"body": half},
+        good | {"body": half, "isBase64Encoded": True},
+        rest | {"queryStringParameters": {"a": half}},
+        rest | {"multiValueQueryStringParameters": {half: ["a"]}},
+        good | {"requestContext": {"http": {"method": half}}},
+    ]
+    assert [status(staging, event) for event in events] == [403, 400, 400, 400, 400, 400, 405]
+    logs = read_logs(capsys, caplog)
+    assert "webhook_failed" not in logs
+    assert around.customer not in logs
+    assert around.staged() == []
+
+
+def test_only_posts_are_taken(around: Place, staging: StagingFunction) -> None:
+    event = post(around.form())
+    event["requestContext"]["http"]["method"] = "GET"
+    assert status(staging, event) == 405
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,17 @@ def test_an_unclear_answer_costs_the_customer_nothing(
     ground.check_answered_once()
 
 
+@pytest.mark.parametrize("created", [True, False])
+def test_a_send_that_times_out_is_looked_up(
+    vendors: VendorServer, sender: TwilioSender, created: bool
+) -> None:
+    ground = TwilioGround(vendors, sender, sender_seconds=0.2)
+    ground.books.listed_after_seconds = 10.0
+    ground.books.order("twilio.send", Fault(how="hang", acted=created))
+    assert ground.ask() == Done()
+    ground.check_answered_once()
+
+
 def test_the_look_ups_wait_longer_each_time_and_end_with_the_first_success(
     ground: TwilioGround,
 ) -> None:
@@ -153,6 +164,14 @@ def test_an_outage_of_look_ups_leaves_the_decision_to_a_later_attempt(
     assert isinstance(ground.ask(), Retry)
     assert isinstance(ground.outbox, UnclearReply)
     ground.check_answered_once()
+
+
+def test_a_reply_whose_text_twilio_does_not_keep_is_parked(ground: TwilioGround) -> None:
+    ground.books.order("twilio.send", CREATED)
+    ground.clock.on_wait = {1: lambda: ground.books.messages[0].update(body="")}
+    assert ground.ask() == Done()
+    assert ground.parked_reasons == [UNKNOWN]
+    assert len(ground.books.messages) == 1
 
 
 def test_a_deployment_that_allows_no_second_send_parks_what_is_missing(
@@ -200,6 +219,18 @@ def test_a_worker_that_loses_its_lease_between_look_ups_sends_nothing(
     ground.books.listed_after_seconds = 70.0
     ground.clock.on_wait = {wait: take_over}
     assert isinstance(ground.ask(), Retry)
+    ground.check_answered_once()
+
+
+def test_a_lease_that_ends_between_look_ups_leaves_the_state_as_it_is(
+    ground: TwilioGround,
+) -> None:
+    ground.books.order("twilio.send", NOT_CREATED)
+    ground.clock.on_wait = {3: lambda: ground.clock.advance(61.0)}
+    assert isinstance(ground.ask(), Retry)
+    assert isinstance(ground.outbox, UnclearReply)
+    assert len(ground.books.asked("twilio.list")) == 2
+    assert ground.books.messages == []
     ground.check_answered_once()
 
 

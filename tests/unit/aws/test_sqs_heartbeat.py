@@ -62,6 +62,30 @@ def test_a_transient_error_within_the_visibility_is_tolerated(ground: Ground, er
     assert heartbeat.transient_errors > 3
 
 
+def test_retries_during_an_outage_are_spaced_out(ground: Ground) -> None:
+    heartbeat = ground.start(20, 600)
+    ground.sqs.next_error = lambda: OUTAGE
+    ground.advance(heartbeat, 600)
+    assert 5 < len(ground.sqs.beats) < 60
+    assert ground.beat_times[-1] > 560  # but tried until close to the end
+
+
+def test_an_outage_longer_than_the_visibility_is_a_loss_before_redelivery(
+    ground: Ground,
+) -> None:
+    """It is lost when the visibility ends, with the first of the errors (I-HB-4)."""
+    heartbeat = ground.start(20, 60)
+    ground.advance(heartbeat, 21)
+    first, second = sqs_error(THROTTLED), sqs_error("InternalError", 500)
+    ground.sqs.next_error = lambda: first if len(ground.sqs.beats) == 2 else second
+    hidden_until = ground.sqs.beats[0].at + 60
+    ground.advance(heartbeat, hidden_until - ground.clock.monotonic() - 0.5, step=0.5)
+    assert not heartbeat.lost.is_set()
+    ground.advance(heartbeat, 0.5)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    assert heartbeat.check_for_errors() is first
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -138,6 +162,22 @@ def test_a_loss_sets_the_event_calls_back_and_raises(ground: Ground) -> None:
     assert HANDLE not in str(raised.value)
 
 
+def test_after_the_lost_event_the_error_is_available_and_a_restart_works(
+    ground: Ground,
+) -> None:
+    """The event is set last, when everything else is in place."""
+    heartbeat = ground.start(20, 600)
+    ground.sqs.fail(sqs_error("AccessDenied"))
+    ground.clock.advance(21)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    assert heartbeat.check_for_errors() is not None
+    heartbeat.start()
+    ground.settle(heartbeat)
+    ground.advance(heartbeat, 21)
+    assert heartbeat.running
+    assert len(ground.sqs.beats) == 2
+
+
 @pytest.mark.parametrize("failing", [ValueError("callback"), SystemExit(3)])
 def test_a_callback_that_fails_does_not_affect_the_heartbeat(
     ground: Ground, failing: BaseException
@@ -199,6 +239,30 @@ def test_a_callback_may_restart_without_stopping(ground: Ground) -> None:
     ground.settle(heartbeat)
     ground.advance(heartbeat, 21)
     assert len(ground.sqs.beats) == 2
+
+
+def test_waking_up_too_late_is_a_loss_without_a_call(ground: Ground) -> None:
+    """It was frozen for longer than the message was hidden, so another may hold it (HB-04)."""
+    heartbeat = ground.start(20, 60)
+    ground.clock.advance(60)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    assert ground.sqs.beats == []
+    assert isinstance(heartbeat.check_for_errors(), LeaseLost)
+
+
+def test_waking_up_late_but_in_time_beats_at_once(ground: Ground) -> None:
+    heartbeat = ground.start(20, 60)
+    ground.clock.advance(59.5)
+    ground.settle(heartbeat)
+    assert ground.beat_times == [59.5]
+    assert not heartbeat.lost.is_set()
+
+
+def test_a_response_after_the_deadline_loses_the_lease(ground: Ground) -> None:
+    heartbeat = ground.start(20, 60)
+    ground.sqs.before_response = lambda: ground.clock.advance(41)
+    ground.clock.advance(20)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -313,6 +377,25 @@ def test_the_refusal_of_a_run_that_hung_does_not_affect_the_next_run(ground: Gro
     assert not heartbeat.lost.is_set()
 
 
+def test_a_run_ended_by_its_event_alone_does_not_affect_the_next_run(ground: Ground) -> None:
+    """Code that knows the internals might end it so; its lease is not released."""
+    ground.sqs.gate.clear()
+    ground.sqs.fail(sqs_error(GONE))
+    heartbeat = ground.heartbeat(20, 60, initial_beat=True)
+    heartbeat.start()
+    wait_until(lambda: ground.sqs.inside)
+    hung = heartbeat._thread
+    assert hung is not None
+    heartbeat._stop_event.set()
+    heartbeat.start()
+    ground.settle(heartbeat)
+    ground.sqs.gate.set()
+    hung.join(TEST_TIMEOUT_SECONDS)
+    assert heartbeat.running
+    assert not heartbeat.lost.is_set()
+    assert heartbeat.check_for_errors() is None
+
+
 def test_a_start_without_free_threads_raises_and_can_be_repeated(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,6 +470,17 @@ def test_transient_errors_are_counted_over_all_starts(ground: Ground) -> None:
         heartbeat.start()
         ground.settle(heartbeat)
     assert heartbeat.transient_errors == 2
+
+
+def test_a_restart_beats_before_the_remaining_visibility_ends(ground: Ground) -> None:
+    heartbeat = ground.start(20, 60)
+    heartbeat.stop()
+    ground.clock.advance(50)
+    heartbeat.start()
+    ground.settle(heartbeat)
+    ground.advance(heartbeat, 9.5, step=0.5)
+    assert len(ground.sqs.beats) == 1
+    assert not heartbeat.lost.is_set()
 
 
 def test_all_running_heartbeats_can_be_stopped_at_once(ground: Ground) -> None:

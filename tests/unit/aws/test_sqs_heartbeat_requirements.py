@@ -95,7 +95,6 @@ def test_starting_returns_at_once_and_never_blocks_the_work(ground: Ground) -> N
     "R000-048",
     "R000-049",
     "R000-050",
-    "R000-065",
 )
 @pytest.mark.parametrize("error", [sqs_error(GONE), RuntimeError("boom"), sqs_error("Odd")])
 def test_an_error_ends_beating_and_is_returned_by_check_for_errors(
@@ -109,6 +108,20 @@ def test_an_error_ends_beating_and_is_returned_by_check_for_errors(
     wait_until(lambda: not heartbeat.running)
     ground.clock.advance(30)
     assert len(ground.sqs.beats) == 1
+
+
+@pytest.mark.requirement("R000-045")
+def test_transient_errors_of_amazon_are_distinguished_from_refusals(ground: Ground) -> None:
+    """Throttling is tolerated, an invalid handle is final."""
+    heartbeat = ground.start(20)
+    ground.sqs.fail(sqs_error(THROTTLED))
+    ground.advance(heartbeat, 30)
+    assert heartbeat.check_for_errors() is None
+    assert heartbeat.transient_errors == 1
+    refused = sqs_error(GONE)
+    ground.sqs.fail(refused)
+    ground.advance(heartbeat, 30)
+    assert heartbeat.check_for_errors() is refused  # the other was recovered from
 
 
 @pytest.mark.requirement("R000-047")
@@ -143,7 +156,6 @@ def test_a_new_heartbeat_is_not_running_and_has_no_error(ground: Ground) -> None
     "R000-027",
     "R000-028",
     "R000-029",
-    "R000-044",
     "R000-072",
     "R000-074",
 )
@@ -157,6 +169,16 @@ def test_three_arguments_are_enough_and_a_beat_then_requests_600_seconds(ground:
     asked = {"QueueUrl": URL, "ReceiptHandle": HANDLE, "VisibilityTimeout": 600}
     assert ground.sqs.requests == [asked, asked]
     assert sqs_heartbeat.DEFAULT_VISIBILITY_TIMEOUT_EXTENSION_SEC == 600
+
+
+@pytest.mark.requirement("R000-025", "R000-029")
+def test_the_fourth_argument_is_the_visibility(ground: Ground) -> None:
+    heartbeat = SQSHeartbeat(URL, HANDLE, 60, 905, client=ground.sqs, clock=ground.clock)
+    ground.made.append(heartbeat)
+    heartbeat.start()
+    ground.settle(heartbeat)
+    ground.advance(heartbeat, 61)
+    assert [beat.seconds for beat in ground.sqs.beats] == [905]
 
 
 @pytest.mark.requirement("R000-030", "R000-031", "R000-032", "R000-033")
@@ -201,6 +223,15 @@ def test_the_first_beat_comes_one_interval_after_the_start(ground: Ground) -> No
     assert ground.beat_times == []
     ground.advance(heartbeat, 42, step=0.1)
     assert ground.beat_times == pytest.approx([20, 40, 60], abs=0.35)
+
+
+@pytest.mark.requirement("R000-013", "R000-044")
+def test_a_beat_names_queue_message_and_timeout(ground: Ground) -> None:
+    heartbeat = ground.start(20, 60)
+    ground.advance(heartbeat, 21)
+    asked = {"QueueUrl": URL, "ReceiptHandle": HANDLE, "VisibilityTimeout": 60}
+    assert ground.sqs.requests == [asked]
+    assert type(ground.sqs.requests[0]["VisibilityTimeout"]) is int
 
 
 @pytest.mark.requirement("R000-014", "R000-048")
@@ -419,6 +450,18 @@ def test_an_error_is_recorded_under_the_lock(ground: Ground) -> None:
         assert heartbeat._running
     assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
     assert heartbeat._error is not None
+
+
+@pytest.mark.requirement("R000-065")
+def test_check_for_errors_returns_the_error_and_does_not_raise(ground: Ground) -> None:
+    error = sqs_error(GONE)
+    heartbeat = ground.start()
+    assert heartbeat.check_for_errors() is None
+    ground.sqs.fail(error)
+    ground.advance(heartbeat, 21)
+    assert heartbeat.check_for_errors() is error
+    heartbeat.stop()
+    assert heartbeat.check_for_errors() is error
 
 
 @pytest.mark.requirement("R000-066", "R000-068")

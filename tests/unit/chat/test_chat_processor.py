@@ -450,6 +450,26 @@ def test_a_lock_counts_from_before_the_call_that_took_it(ground):
     assert ground.providers.the_writer.asked == []
 
 
+def test_a_lock_that_is_released_while_the_window_is_closed_is_taken(ground):
+    """The other owner checked the staged rows before this window was closed."""
+    ground.say("SM1", "hi")
+    ground.clock.advance(10.0)
+    now = ground.clock.time()
+    other = ground.store.acquire(
+        KEY, owner="other", trigger_id="x", now=now, expires_at=now + 60.0
+    )
+    close_window = ground.store.close_window
+
+    def close_and_release(*window: str) -> None:
+        close_window(*window)
+        ground.store.close_window = close_window
+        ground.store.release(other.grant, None)
+
+    ground.store.close_window = close_and_release
+    assert ground.turn(0.0) == Done()
+    assert ground.providers.the_sender.texts == ["You said: hi"]
+
+
 # -- no messages, or no conversation
 
 

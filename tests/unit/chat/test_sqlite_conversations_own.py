@@ -3,6 +3,7 @@ foreign rows.
 """
 
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -67,6 +68,14 @@ def run_sql(store: SQLiteConversations, statement: str, *values: object) -> list
 # -- the file
 
 
+def test_only_the_owner_can_read_what_customers_wrote(path: Path) -> None:
+    with SQLiteConversations(path.parent / "new" / "c.db") as store:
+        stage_messages(store, "m1")
+        files = list((path.parent / "new").iterdir())
+        assert {file.name for file in files} == {"c.db", "c.db-wal", "c.db-shm"}
+        assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+
 @pytest.mark.parametrize(("durability", "synchronous"), [("power", 2), ("process", 1)])
 def test_each_commit_reaches_the_disk_unless_configured_otherwise(
     path: Path, durability: Durability, synchronous: int
@@ -127,6 +136,14 @@ def test_writes_that_must_survive_a_power_cut_are_on_disk_when_the_call_returns(
     }
 
 
+@pytest.mark.parametrize("content", ["my notes of the year\n" * 400, "a short note"])
+def test_a_file_that_is_not_a_database_is_refused_and_kept(path: Path, content: str) -> None:
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"conversation store .* not a SQLite database"):
+        SQLiteConversations(path)
+    assert path.read_text() == content
+
+
 def test_a_file_whose_beginning_is_damaged_is_refused_and_kept(path: Path) -> None:
     with SQLiteConversations(path) as store:
         create_conversation(store)
@@ -173,6 +190,28 @@ def test_a_store_of_newer_code_is_refused(path: Path) -> None:
         newer.execute("PRAGMA user_version = 2")
     with pytest.raises(ConfigError, match=r"schema 2, .* supports 1: update"):
         SQLiteConversations(path)
+
+
+def test_a_folder_and_a_path_below_a_file_are_refused(path: Path) -> None:
+    with pytest.raises(ConfigError, match="give the path of a file for the conversations"):
+        SQLiteConversations(path.parent)
+    path.write_text("")
+    with pytest.raises(ConfigError, match="cannot store conversations"):
+        SQLiteConversations(path / "c.db")
+
+
+def test_a_store_that_others_keep_locked_is_unavailable_and_then_works_again(
+    path: Path,
+) -> None:
+    store = SQLiteConversations(path, busy_seconds=0.05)
+    create_conversation(store)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match=r"the conversation store .* locked"):
+            acquire_grant(store)
+        assert not get_conversation(store).is_locked(NOW)  # readers do not wait for writers
+    acquire_grant(store)
+    store.close()
 
 
 def test_no_text_of_the_store_shows_a_phone_number_or_a_message(
@@ -364,6 +403,31 @@ def test_no_call_of_a_turn_reads_a_table_from_end_to_end(store: SQLiteConversati
 def _uses_a_key(plan: list[str]) -> bool:
     searches = [step for step in plan if step.startswith("SEARCH")]
     return bool(searches) and all("INDEX" in step or "KEY" in step for step in searches)
+
+
+def test_a_turn_costs_the_same_with_a_long_history(store: SQLiteConversations) -> None:
+    """The history has a hundred thousand messages. The cost is counted in steps of SQLite's
+    virtual machine, which do not depend on the computer (I-MS-10).
+    """
+    create_conversation(store)
+    create_conversation(store, OTHER)
+    for number in range(10):
+        answer_messages(store, f"m{number}")
+    with store._database.begin_write() as connection:
+        connection.executemany(
+            "INSERT INTO messages VALUES (1, ?, 'user', 'body', 1.0, 'sid', '{}')",
+            [(seq,) for seq in range(21, 100_021)],
+        )
+        connection.executemany(
+            "INSERT INTO processed VALUES ('chat', ?, ?, ?)",
+            [(KEY.primary_channel, f"old{n}", LATER) for n in range(100_000)],
+        )
+        connection.execute("UPDATE conversations SET message_count = 100020")
+        connection.execute("UPDATE conversations SET message_count = 0 WHERE conversation_no=2")
+    long = _count_steps(store, lambda: answer_messages(store, "m1", key=KEY))
+    short = _count_steps(store, lambda: answer_messages(store, "m1", key=OTHER))
+    assert short > 50
+    assert long <= 1.2 * short
 
 
 def _count_steps(store: SQLiteConversations, call: Callable[[], None]) -> int:

@@ -53,6 +53,15 @@ NOT_JSON: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("arguments", [*WRONG.values(), {**SEND, "MessageBody": Unknown()}])
+def test_boto3_checks_the_arguments_of_a_client_that_retries(
+    server: LoopbackServer, arguments: Any
+) -> None:
+    with pytest.raises(ParamValidationError):
+        ClientMaker("boto3", server).make_retrying().send_message(**arguments)
+    assert server.asks == []
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_the_lean_client_leaves_the_check_to_the_service(
     lean: ClientMaker, server: LoopbackServer, name: str
@@ -69,4 +78,10 @@ def test_a_value_that_cannot_be_sent_is_refused_before_anything_is_sent(
     with pytest.raises(ParamValidationError) as raised:
         lean.make_fail_fast().send_message(**SEND, MessageAttributes={"a": NOT_JSON[name]})
     assert TOKEN not in str(raised.value)
+    assert server.asks == []
+
+
+def test_only_named_arguments_are_accepted(maker: ClientMaker, server: LoopbackServer) -> None:
+    with pytest.raises(TypeError):
+        maker.make_fail_fast().send_message(SEND)
     assert server.asks == []

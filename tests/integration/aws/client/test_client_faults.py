@@ -151,6 +151,17 @@ def test_a_response_that_drips_ends_at_the_timeout(
     wait_until(lambda: is_idle(server))
 
 
+def test_a_server_that_is_silent_ends_at_the_timeout(
+    maker: ClientMaker, server: LoopbackServer
+) -> None:
+    client = maker.make_fail_fast(seconds=2.0)
+    server.on("/", CONNECTIONS["silent"])
+    started = time.monotonic()
+    with pytest.raises(QueueUnavailable, match="ReadTimeoutError"):
+        call_queue(client)
+    assert 0.2 < time.monotonic() - started < 20.0
+
+
 def test_an_endless_response_is_not_read_to_its_end(
     lean: ClientMaker, server: LoopbackServer
 ) -> None:
@@ -171,6 +182,16 @@ def test_an_endless_response_is_not_read_to_its_end(
 
 
 # -- the connection that is kept
+
+
+def test_calls_one_after_the_other_share_a_connection(
+    maker: ClientMaker, server: LoopbackServer
+) -> None:
+    client = maker.make_fail_fast()
+    server.on("/", URL)
+    for _ in range(5):
+        call_queue(client)
+    assert {ask.connection for ask in server.asks} == {1}
 
 
 def make_bytes(url: str) -> bytes:

@@ -125,6 +125,22 @@ def test_a_refusal_of_the_service_tells_only_what_the_service_said(
     assert not find_secrets(output.read(), server)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"QueueUrl": "q", "MessageBody": TOKEN.encode, "ReceiptHandle": RECEIPT},
+        {"QueueUrl": "q", "MessageBody": {1: {2, TOKEN}}},
+        {"QueueUrl": "q", "MessageBody": float("nan"), "ReceiptHandle": RECEIPT},
+        {"QueueUrl": "q", "MessageBody": "\ud800" + TOKEN},
+    ],
+)
+def test_arguments_that_are_not_valid_are_not_quoted(
+    lean: ClientMaker, server: LoopbackServer, output: Output, arguments: Any
+) -> None:
+    output.run(lambda: lean.make_fail_fast().send_message(**arguments))
+    assert not find_secrets(output.read(), server)
+
+
 def test_credentials_that_cannot_be_refreshed_are_not_told(
     lean: ClientMaker,
     server: LoopbackServer,

@@ -191,6 +191,16 @@ def test_calls_are_mocked_by_moto(aws: None) -> None:
     assert message["Body"] == "x"
 
 
+def test_calls_of_an_older_client_are_mocked_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    client = clients.make_fail_fast_client("sqs", 2.0)
+    assert isinstance(client, JsonClient)
+    with mock_aws():
+        client.create_queue(QueueName="letters")
+        assert client.get_queue_url(QueueName="letters")["QueueUrl"].endswith("/letters")
+    assert client.get_queue_url.func == client._call
+
+
 # -- what the user says
 
 
@@ -235,3 +245,11 @@ def test_a_client_has_no_attribute_that_boto3s_does_not_have() -> None:
         client.send_letter  # noqa: B018
     with pytest.raises(AttributeError):
         client._private  # noqa: B018
+
+
+def test_neither_client_nor_credentials_show_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-secret")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "canary-token")
+    client = clients.make_retrying_client("sqs")
+    shown = f"{client!r} {client.meta!r} {client._credentials!r} {vars(client)!r}"
+    assert "canary" not in shown

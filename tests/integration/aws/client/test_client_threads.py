@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import BotoCoreError
 
+from holdfast.aws.clients import CLIENT_VARIABLE
+from holdfast.exports.model import TaskToken
+from holdfast.exports.step_functions import StepFunctionsCallbacks
 from support.aws.broken import CONNECTIONS, CONTENTS
 from support.aws.client_kinds import ClientMaker
 from support.aws.credentials import FIRST, CredentialServer
@@ -42,6 +45,18 @@ def test_each_thread_gets_the_response_to_its_own_call(
     with ThreadPoolExecutor(16) as pool:
         assert list(pool.map(lambda name: ask_for(client, name), names)) == names
     assert server.connections <= 16
+
+
+def test_connections_of_threads_that_ended_are_used_again(
+    maker: ClientMaker, server: LoopbackServer
+) -> None:
+    client = maker.make_fail_fast()
+    server.on("/", echo)
+    for _ in range(20):
+        thread = threading.Thread(target=ask_for, args=(client, "a"))
+        thread.start()
+        thread.join()
+    assert server.connections == 1
 
 
 def test_a_crowd_of_threads_leaves_no_more_connections_than_a_client_keeps(
@@ -84,6 +99,17 @@ def test_failed_calls_leak_no_socket(lean: ClientMaker, server: LoopbackServer) 
     assert count_sockets() <= before + 2  # both ends of the last one
     client.close()
     wait_until(lambda: server.open == 0)
+
+
+def test_a_client_that_is_closed_connects_again(
+    maker: ClientMaker, server: LoopbackServer
+) -> None:
+    client = maker.make_fail_fast()
+    server.on("/", echo)
+    for number in range(2):
+        assert ask_for(client, "a") == "a"
+        client.close()
+        assert len({ask.connection for ask in server.asks}) == number + 1
 
 
 def test_a_call_that_is_interrupted_leaves_no_response_for_the_next(
@@ -145,6 +171,19 @@ def test_a_forked_child_makes_its_own_connections(
     assert connections == [1, 2, 2, 2, 1, 1, 1]
 
 
+def test_callbacks_in_a_forked_child_have_their_own_connections(
+    kind: str, server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
+    monkeypatch.setenv(CLIENT_VARIABLE, "boto3" if kind == "boto3" else "auto")
+    server.on("/", make_success({}))
+    callbacks = StepFunctionsCallbacks()
+    callbacks.send_task_heartbeat(TaskToken("t"))
+    assert run_in_child(lambda: callbacks.send_task_heartbeat(TaskToken("t")))
+    callbacks.send_task_heartbeat(TaskToken("t"))
+    assert [ask.connection for ask in server.asks] == [1, 2, 1]
+
+
 def test_a_fork_during_a_refresh_of_credentials_leaves_the_child_able_to_call(
     lean: ClientMaker,
     server: LoopbackServer,
@@ -172,6 +211,38 @@ def test_a_fork_during_a_refresh_of_credentials_leaves_the_child_able_to_call(
         finally:
             go_on.set()
         assert refreshing.result() == "parent"
+
+
+def test_a_fork_while_threads_call_leaves_both_processes_able_to_call(
+    lean: ClientMaker, server: LoopbackServer
+) -> None:
+    client = lean.make_retrying()
+    server.on("/", echo)
+    stop = threading.Event()
+    results: list[str] = []
+
+    def call_until_stopped(name: str) -> None:
+        while not stop.is_set():
+            results.append(f"{name} {ask_for(client, name)}")
+
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(4):
+            pool.submit(call_until_stopped, f"parent-{number}")
+        codes = []
+        for _ in range(5):
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(20)
+                is_right = False
+                try:
+                    is_right = all(ask_for(client, f"c{n}") == f"c{n}" for n in range(5))
+                finally:
+                    os._exit(0 if is_right else 1)
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        stop.set()
+    assert codes == [0] * 5
+    assert results
+    assert all(len(set(result.split())) == 1 for result in results)
 
 
 def test_retries_have_a_budget_so_that_a_storm_does_not_multiply_the_load(

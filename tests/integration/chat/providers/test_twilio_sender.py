@@ -285,7 +285,7 @@ def test_a_question_that_fails_does_not_say_that_nothing_was_sent(
     assert type(caught.value) is kind
 
 
-# -- the servers as a separate process, as other tests use them
+# -- imports; test_chat_import_crashes.py kills processes during them
 
 
 NO_IMPORTS = """
