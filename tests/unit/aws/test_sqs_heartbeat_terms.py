@@ -23,12 +23,13 @@ BAD_VALUES: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_VALUES)
-def test_a_value_that_cannot_work_is_refused_by_name(name: str) -> None:
-    for value in BAD_VALUES[name]:
-        parameters: dict[str, Any] = {"interval_sec": 0.1, "client": object(), name: value}
-        with pytest.raises(ValueError, match=name):
-            SQSHeartbeat(URL, HANDLE, **parameters)
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name in BAD_VALUES for value in BAD_VALUES[name]]
+)
+def test_a_value_that_cannot_work_is_refused_by_name(name: str, value: Any) -> None:
+    parameters: dict[str, Any] = {"interval_sec": 0.1, "client": object(), name: value}
+    with pytest.raises(ValueError, match=name):
+        SQSHeartbeat(URL, HANDLE, **parameters)
 
 
 @pytest.mark.parametrize(("interval", "timeout"), [(0.5, 1), (20, 60.0), (43_199, 43_200)])
