@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from chaos.chat_roles import ChatWorkspace
+from chaos.file_providers import sent
 from holdfast.chat.model import Conversation, HistoryMessage, ParkedBatch, Status
 from holdfast.chat.outbox import SendingReply
-from support.chat.crashes.file_providers import sent
 
 _SID = re.compile(r"<(m-\d+)>")
 _UNKNOWN_SEND = "it is not known whether the reply was sent"

@@ -7,6 +7,13 @@ from random import Random
 from threading import Thread
 from typing import Any
 
+from chaos.file_providers import (
+    Ledger,
+    LedgerSender,
+    OneSecret,
+    Partners,
+    ThreadWriter,
+)
 from holdfast.chat.messages import Inbound, Trigger
 from holdfast.chat.model import Channel, ConversationKey
 from holdfast.chat.outbox import SentPart
@@ -21,13 +28,6 @@ from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.queues.files import FilesystemQueue
 from holdfast.worker.worker import Worker
-from support.chat.crashes.file_providers import (
-    Ledger,
-    LedgerSender,
-    OneSecret,
-    Partners,
-    ThreadWriter,
-)
 
 CONVERSATIONS = 20
 LEASE_SECONDS = 0.6

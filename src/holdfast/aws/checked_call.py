@@ -14,7 +14,7 @@ accepted.
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.aws.json_client.response_reader import InvalidResponse
+from holdfast.aws.json_client.responses import InvalidResponse
 
 # What a response looks like. A dict lists members; those in _Optional may be missing. A list
 # with one element describes every element. Texts have at least one character.

@@ -15,23 +15,24 @@ that only boto3 does. All other services are called by boto3, with one session p
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock
 from typing import Any
 
-from holdfast.aws.json_client.client import JsonClient, RetryPolicy
+from holdfast.aws.json_client.client import JsonClient
 from holdfast.aws.json_client.operations import SERVICES
-from holdfast.aws.json_client.selection import find_patch
 from holdfast.aws.json_client.settings import (
     ClientSettings,
     ask_botocore,
     can_be_called,
+    find_configured_endpoint,
+    find_patch,
     read_environment,
 )
 from holdfast.aws.json_client.signing import freeze_credentials
-from holdfast.aws.json_client.transport import Timeouts
+from holdfast.aws.json_client.transport import CallLimits
 from holdfast.errors import ConfigError
 
 LONG_POLL_SECONDS = 20
@@ -50,7 +51,8 @@ _boto3_sessions: dict[int, Any] = {}
 
 def make_retrying_client(service: str, **location: str | None) -> Any:
     """Make a client for calls that may take their time."""
-    return _make_client(service, location, Timeouts(5.0, LONG_POLL_SECONDS + 10.0), tries=4)
+    limits = CallLimits(connect_seconds=5.0, read_seconds=LONG_POLL_SECONDS + 10.0, tries=4)
+    return _make_client(service, limits, **location)
 
 
 def make_fail_fast_client(service: str, lease_seconds: float, **location: str | None) -> Any:
@@ -59,37 +61,27 @@ def make_fail_fast_client(service: str, lease_seconds: float, **location: str | 
     Its timeouts are so short that two calls that hang leave time for a third.
     """
     seconds = min(5.0, max(0.25, lease_seconds / 8))
-    # Validating the parameters of ten entries costs a fifth of each renewal call, and the
-    # entries are Holdfast's own.
-    return _make_client(service, location, Timeouts(seconds, seconds), tries=1, validate=False)
+    return _make_client(service, CallLimits(seconds, seconds, tries=1), **location)
 
 
 def _make_client(
     service: str,
-    location: Mapping[str, str | None],
-    timeouts: Timeouts,
-    tries: int,
-    validate: bool = True,
+    limits: CallLimits,
+    region_name: str | None = None,
+    endpoint_url: str | None = None,
 ) -> Any:
-    region, endpoint = location.get("region_name"), location.get("endpoint_url")
-    make_boto3_client = partial(
-        _make_boto3_client, service, region, endpoint, timeouts, tries, validate
-    )
+    make_boto3_client = partial(_make_boto3_client, service, limits, region_name, endpoint_url)
     with _explain_errors(service):
-        settings = _choose_lean_settings(service, region, endpoint)
+        settings = _choose_lean_settings(service, region_name, endpoint_url)
         if settings is None:
             return make_boto3_client()
         credentials = settings.credentials
         return JsonClient(
             service,
+            settings,
             _ask_session_for_credentials if credentials is None else lambda: credentials,
-            settings.region,
-            settings.endpoint,
-            timeouts,
-            RetryPolicy(tries),
-            signing_region=settings.signing_region,
-            ca_bundle=settings.ca_bundle,
-            make_boto3_client=make_boto3_client,
+            limits,
+            make_boto3_client,
         )
 
 
@@ -165,30 +157,30 @@ def _explain_errors(service: str) -> Iterator[None]:
 
 
 def _make_boto3_client(
-    service: str,
-    region: str | None,
-    endpoint: str | None,
-    timeouts: Timeouts,
-    tries: int,
-    validate: bool,
+    service: str, limits: CallLimits, region: str | None, host: str | None
 ) -> Any:
     with _client_lock, _explain_errors(service):
         from botocore.config import Config
 
         config = Config(
-            connect_timeout=timeouts.connect_seconds,
-            read_timeout=timeouts.read_seconds,
-            retries={"mode": "standard", "total_max_attempts": tries},
+            connect_timeout=limits.connect_seconds,
+            read_timeout=limits.read_seconds,
+            retries={"mode": "standard", "total_max_attempts": limits.tries},
             max_pool_connections=32,
-            parameter_validation=validate,
+            # Validating the parameters of ten entries costs a fifth of each renewal call, and
+            # the entries are Holdfast's own.
+            parameter_validation=limits.tries > 1,
             tcp_keepalive=True,
             # Made once here, because botocore would make its own for every call, which takes
             # a tenth of the call's CPU time.
             user_agent=_make_user_agent(),
         )
         region = region or os.environ.get("AWS_REGION") or None
-        make = partial(_get_boto3_session().client, service, region_name=region)
-        client = make(config=config, endpoint_url=_choose_endpoint(make, endpoint))
+        is_configured = find_configured_endpoint(_get_session(), service) is not None
+        endpoint = None if is_configured else host  # None leaves the choice to boto3
+        client = _get_boto3_session().client(
+            service, region_name=region, endpoint_url=endpoint, config=config
+        )
         # boto3 itself would report credentials that cannot be sent as an outage.
         credentials = _get_session().get_credentials()
         if credentials is not None:
@@ -196,22 +188,6 @@ def _make_boto3_client(
                 "before-sign", lambda **_: freeze_credentials(credentials) and None
             )
         return client
-
-
-def _choose_endpoint(make: Callable[..., Any], host: str | None) -> str | None:
-    """Return `host`, or None if boto3 has a configured endpoint (AWS_ENDPOINT_URL, a profile).
-
-    None leaves the choice to boto3. Only boto3 knows its settings, so this makes one client
-    with the configured endpoints and one without, and compares their URLs.
-    """
-    from botocore.config import Config
-
-    if host is None:
-        return None
-    configured = make(config=Config())
-    default = make(config=Config(ignore_configured_endpoint_urls=True))
-    is_configured = configured.meta.endpoint_url != default.meta.endpoint_url
-    return None if is_configured else host
 
 
 def _make_user_agent() -> str:

@@ -7,7 +7,7 @@ service says that the sender is at fault, and as an outage otherwise.
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast.aws.json_client.response_reader import InvalidResponse
+from holdfast.aws.json_client.responses import InvalidResponse
 from holdfast.errors import ConfigError, HoldfastError, QueueUnavailable
 
 # The receipt handle is no longer valid; each version of the API has its own code for it.

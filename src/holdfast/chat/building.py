@@ -1,19 +1,19 @@
 """Build the conversation application from settings, store, queues and providers."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.chat.errors import PermanentError
 from holdfast.chat.messages import Inbound, Trigger
 from holdfast.chat.model import Channel
 from holdfast.chat.policy import ConversationProfile
 from holdfast.chat.ports import ConversationStore
-from holdfast.chat.providers.vendor_logs import silence_vendor_logs
+from holdfast.chat.providers import silence_vendor_logs
 from holdfast.chat.settings import ChatSettings, read_trigger_settings
 from holdfast.errors import ConfigError
 from holdfast.events import Events
@@ -28,11 +28,9 @@ if TYPE_CHECKING:
     from holdfast.chat.operator import Operator
     from holdfast.chat.ports import ReplySender, ReplyWriter, SecretStore
     from holdfast.chat.processor import BatchProcessor
-    from holdfast.chat.providers.outbox import OutboxReply
+    from holdfast.chat.providers.local import OutboxReply
     from holdfast.chat.staging import Stager
     from holdfast.chat.sweeper import Sweeper
-
-T = TypeVar("T")
 
 # For local use: it needs no account, costs nothing, and sends nothing outside the machine.
 LOCAL_PROFILE = ConversationProfile(
@@ -75,9 +73,9 @@ def create_chat_tables(url: str) -> list[str]:
 
 def read_outbox(folder: Path) -> "list[OutboxReply]":
     """Return the replies in an outbox folder, oldest first."""
-    from holdfast.chat.providers import outbox
+    from holdfast.chat.providers import local
 
-    return outbox.read_outbox(folder)
+    return local.read_outbox(folder)
 
 
 class ChatQueues(Mapping[Channel, QueueManager[Trigger]]):
@@ -138,7 +136,7 @@ class ChatProviders:
     @property
     def secrets(self) -> "SecretStore":
         """Return the store of secrets."""
-        return self._make_once("secrets", self._make_secrets)
+        return self._make_once("secrets")  # type: ignore[no-any-return]
 
     def writer(self, name: str) -> "ReplyWriter":
         """Return the writer of that name.
@@ -146,24 +144,29 @@ class ChatProviders:
         Raises PermanentError if the name is unknown or its package is not installed.
         """
         _require_known(WRITERS, name, "writer")
-        return self._make_once(f"writer {name}", lambda: self._make_writer(name))
+        return self._make_once(name)  # type: ignore[no-any-return]
 
     def sender(self, name: str) -> "ReplySender":
         """Return the sender of that name. Raises as `writer` does."""
         _require_known(SENDERS, name, "sender")
-        return self._make_once(f"sender {name}", lambda: self._make_sender(name))
+        return self._make_once(name)  # type: ignore[no-any-return]
 
-    def _make_writer(self, name: str) -> "ReplyWriter":
-        if name == "openai":
-            from holdfast.chat.providers.openai import OpenAIWriter
+    def _make_once(self, name: str) -> Any:
+        with self._making:
+            if name not in self._made:
+                self._made[name] = self._make(name)
+            return self._made[name]
 
-            return OpenAIWriter()
-        from holdfast.chat.providers.echo import EchoWriter
-
-        return EchoWriter()
-
-    def _make_sender(self, name: str) -> "ReplySender":
+    def _make(self, name: str) -> object:
         match name:
+            case "openai":
+                from holdfast.chat.providers.openai import OpenAIWriter
+
+                return OpenAIWriter()
+            case "echo":
+                from holdfast.chat.providers.local import EchoWriter
+
+                return EchoWriter()
             case "twilio":
                 from holdfast.chat.providers.twilio import TwilioSender
 
@@ -172,23 +175,14 @@ class ChatProviders:
                 from holdfast.chat.providers.smtp import SmtpSender
 
                 return SmtpSender(self._clock)
-            case _:
-                from holdfast.chat.providers.outbox import OutboxSender
+            case "outbox":
+                from holdfast.chat.providers.local import OutboxSender
 
                 return OutboxSender(self._settings.outbox_folder, self._clock)
-
-    def _make_secrets(self) -> "SecretStore":
-        from holdfast.chat.providers.secrets import SecretResolver, SecretsManagerSecrets
+        from holdfast.chat.providers.secrets import SecretResolver
 
         seconds = self._settings.secrets_cache_seconds
-        manager = partial(SecretsManagerSecrets, cache_seconds=seconds, clock=self._clock)
-        return SecretResolver(self._env, manager)
-
-    def _make_once(self, key: str, make: Callable[[], T]) -> T:
-        with self._making:
-            if key not in self._made:
-                self._made[key] = make()
-            return self._made[key]  # type: ignore[return-value]  # the type that `make` returned
+        return SecretResolver(self._env, cache_seconds=seconds, clock=self._clock)
 
 
 def _require_known(names: tuple[str, ...], name: str, role: str) -> None:

@@ -35,7 +35,7 @@ time is half of that.)
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.chat import events as cv
 from holdfast.chat.errors import (
@@ -54,10 +54,11 @@ from holdfast.chat.outbox import (
     SendingReply,
     SentPart,
     UnclearReply,
+    WriterAnswer,
 )
 from holdfast.chat.ports import ReplyPart, ReplySender, Secret
 from holdfast.chat.replies import ReplyStep
-from holdfast.chat.turn_state import DeliveredTurn, LockedTurn, WrittenTurn
+from holdfast.chat.turn_state import LockedTurn, WrittenTurn
 from holdfast.errors import StoreUnavailable
 
 _MAX_SENDS = 5  # unclear sends of one part in a row
@@ -80,6 +81,11 @@ class _NextPart:
         """Return the state that has lock and trigger."""
         return self.written.batch.locked
 
+    @property
+    def reply(self) -> tuple[tuple[str, ...], WriterAnswer, tuple[SentPart, ...]]:
+        """Return what every state of the outbox begins with."""
+        return self.written.batch.sids, self.written.answer, self.accepted
+
     def find(self, since: float) -> SentPart | None:
         """Look the part up at the provider; see `ReplySender.find`."""
         accepted = (sent.message_sid for sent in self.accepted)
@@ -90,8 +96,8 @@ class _NextPart:
 class ReplyDelivery(ReplyStep):
     """The component that sends what is not sent yet."""
 
-    def deliver(self, written: WrittenTurn) -> DeliveredTurn:
-        """Send every part of the reply that is not sent yet.
+    def deliver(self, written: WrittenTurn) -> WrittenTurn:
+        """Send every part of the reply that is not sent yet, and return the turn with all.
 
         Raises PermanentError when the batch must be parked, TransientError or SendUnclear
         when a retry may help, and LeaseLost or LockLost when another worker may have taken
@@ -101,7 +107,7 @@ class ReplyDelivery(ReplyStep):
         texts = split_text(written.answer.text, key.channel.max_length)
         parts = list(written.parts)
         if len(parts) >= len(texts):
-            return DeliveredTurn(written, tuple(parts))
+            return written
         config = written.batch.locked.conversation.channel_config
         sender, secret = self._resolver.resolve_sender(config, key)
         earlier: Outbox | None = written.batch.earlier
@@ -115,7 +121,7 @@ class ReplyDelivery(ReplyStep):
             name = f"{key.channel.value}_credentials_id"
             self._resolver.forget_secrets(config, name, "credentials_id")
             raise
-        return DeliveredTurn(written, tuple(parts))
+        return replace(written, parts=tuple(parts))
 
     def _settle_part(self, following: _NextPart, earlier: Outbox | None) -> SentPart:
         """Return the part as the provider accepted it, now or in an earlier attempt."""
@@ -141,14 +147,12 @@ class ReplyDelivery(ReplyStep):
         # Connect before the note. A process that is killed while it imports the provider's
         # library or logs in has certainly sent nothing, so it must not leave SendingReply.
         seconds = self._policy.sender_seconds
-        written, accepted = following.written, following.accepted
-        sending = SendingReply(written.batch.sids, written.answer, accepted, since)
         with following.sender.connect(
             following.part, following.secret, timeout_seconds=seconds
         ) as send:
-            self._note_part(following, sending)
+            self._note_part(following, SendingReply(*following.reply, since))
             sent = self._hand_over(following, send)
-        name, number = following.part.key.log_name, len(accepted) + 1
+        name, number = following.part.key.log_name, len(following.accepted) + 1
         self._events.emit(cv.ReplySent(name, number, following.total))
         return sent
 
@@ -159,17 +163,13 @@ class ReplyDelivery(ReplyStep):
             # The part was certainly not sent, so note that. If this note fails, SendingReply
             # stays, and the next attempt looks the part up at the provider.
             with suppress(LockLost, StoreUnavailable):
-                written = following.written
-                sids, answer = written.batch.sids, written.answer
-                self._note_part(following, PreparedReply(sids, answer, following.accepted))
+                self._note_part(following, PreparedReply(*following.reply))
             raise
 
     def _note_unclear(self, following: _NextPart, since: float, sends: int) -> None:
-        written, accepted = following.written, following.accepted
-        unclear = UnclearReply(written.batch.sids, written.answer, accepted, since, sends)
         # This process knows that its call is over, so it can go on without the note.
         with suppress(StoreUnavailable):
-            self._note_part(following, unclear)
+            self._note_part(following, UnclearReply(*following.reply, since, sends))
 
     def _note_part(self, following: _NextPart, outbox: Outbox) -> None:
         self._note(following.locked, outbox, following.written.thread_id)

@@ -38,10 +38,10 @@ from holdfast.chat.ports import ConversationStore, ProviderSource
 from holdfast.chat.replies import ProviderResolver, ReplyPipeline
 from holdfast.chat.turn_state import (
     BatchedTurn,
-    DeliveredTurn,
     EmptyBatch,
     LockedTurn,
     StillTyping,
+    WrittenTurn,
 )
 from holdfast.errors import LeaseLost, QueueUnavailable, StoreUnavailable
 from holdfast.events import Events
@@ -153,7 +153,7 @@ class BatchProcessor(ConversationActor):
             self._renew(locked)
             if locked.conversation.outbox is not None:
                 state = get_outbox_state(locked.conversation.outbox)
-                self._events.emit(cv.LockTakenOver(locked.trigger.key.log_name, state))
+                self._events.emit(cv.LockTakenOver(locked.log_name, state))
             return self._answer(locked)
         except (LeaseLost, LockLost) as error:
             self._give_back(locked, Status.ERROR)
@@ -174,9 +174,7 @@ class BatchProcessor(ConversationActor):
             self._keeper.hold(locked.lease)
             self._keeper.start()
         except Exception as error:
-            self._events.emit(
-                cv.LockNotRenewed(locked.trigger.key.log_name, type(error).__name__)
-            )
+            self._events.emit(cv.LockNotRenewed(locked.log_name, type(error).__name__))
 
     def _answer(self, locked: LockedTurn) -> Result:
         match batch := self._collector.collect(locked):
@@ -189,7 +187,7 @@ class BatchProcessor(ConversationActor):
             case EmptyBatch():
                 self._close_window(locked.trigger)
                 self._store.release(locked.grant, None)
-                self._events.emit(cv.NothingStaged(locked.trigger.key.log_name))
+                self._events.emit(cv.NothingStaged(locked.log_name))
             case BatchedTurn() if locked.ctx.stopping.is_set():
                 self._give_back(locked, None)
                 return GiveBack()
@@ -202,9 +200,7 @@ class BatchProcessor(ConversationActor):
     # -- steps 7–14: one turn
 
     def _run_turn(self, batch: BatchedTurn) -> None:
-        self._events.emit(
-            cv.BatchBegun(batch.locked.trigger.key.log_name, len(batch.fragments))
-        )
+        self._events.emit(cv.BatchBegun(batch.locked.log_name, len(batch.fragments)))
         try:
             self._require_automation(batch)
             delivered = self._delivery.deliver(self._replies.write(batch))
@@ -230,28 +226,25 @@ class BatchProcessor(ConversationActor):
         if with_person and batch.earlier is None:
             raise PermanentError("a person has taken over this conversation")
 
-    def _finish(self, delivered: DeliveredTurn) -> None:
-        locked, now = delivered.written.batch.locked, self._clock.time()
+    def _finish(self, delivered: WrittenTurn) -> None:
+        batch, now = delivered.batch, self._clock.time()
+        name, grant = batch.locked.log_name, batch.locked.grant
         try:
             self._store.finish(
-                locked.grant,
+                grant,
                 build_turn(delivered, now),
                 now=now,
                 remember_until=now + self._policy.remember_seconds,
             )
         except (LockLost, StoreUnavailable) as error:
-            self._events.emit(
-                cv.SentNotRecorded(locked.trigger.key.log_name, type(error).__name__)
-            )
-            written = delivered.written
-            sent = SentReply(written.batch.sids, written.answer, delivered.parts)
+            self._events.emit(cv.SentNotRecorded(name, type(error).__name__))
+            sent = SentReply(batch.sids, delivered.answer, delivered.parts)
             # With this note the next worker knows that the reply was sent. The note is
             # refused if the write was carried out after all.
             with suppress(LockLost, StoreUnavailable):
-                self._store.note(locked.grant, sent, written.thread_id)
+                self._store.note(grant, sent, delivered.thread_id)
             raise
-        fragments = len(delivered.written.batch.fragments)
-        self._events.emit(cv.TurnFinished(locked.trigger.key.log_name, fragments))
+        self._events.emit(cv.TurnFinished(name, len(batch.fragments)))
 
     def _park_turn(self, batch: BatchedTurn, reason: str) -> None:
         grant = batch.locked.grant
@@ -300,9 +293,7 @@ class BatchProcessor(ConversationActor):
         except LockLost:
             pass
         except Exception as error:  # the lock expires by itself; report the first error
-            self._events.emit(
-                cv.ReleaseFailed(locked.trigger.key.log_name, type(error).__name__)
-            )
+            self._events.emit(cv.ReleaseFailed(locked.log_name, type(error).__name__))
         if locked.ctx.lost.is_set() or locked.ctx.seconds_left <= 0:
             # Another worker has this trigger, or had it and settled it, so it may not be
             # delivered again. Other triggers that found this lock held were acked. A
@@ -311,10 +302,9 @@ class BatchProcessor(ConversationActor):
                 self._push_trigger(locked.trigger.key, self._policy.quiet_seconds)
 
 
-def build_turn(delivered: DeliveredTurn, now: float) -> Turn:
+def build_turn(delivered: WrittenTurn, now: float) -> Turn:
     """Return the turn with both messages of the history (step 11)."""
-    written, batch = delivered.written, delivered.written.batch
-    answer, last = written.answer, delivered.parts[-1]
+    batch, answer, last = delivered.batch, delivered.answer, delivered.parts[-1]
     user = HistoryMessage(
         "user", batch.text, now, batch.fragments[0].message_sid, {"sids": list(batch.sids)}
     )
@@ -328,7 +318,7 @@ def build_turn(delivered: DeliveredTurn, now: float) -> Turn:
         sids=batch.sids,
         user=user,
         assistant=HistoryMessage("assistant", answer.text, now, last.message_sid, details),
-        thread_id=written.thread_id,
+        thread_id=delivered.thread_id,
         thread_mark=answer.thread_mark,
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.completion_tokens,

@@ -138,7 +138,7 @@ class ReplyPipeline(ReplyStep):
             raise
         self._note(batch.locked, PreparedReply(batch.sids, answer), thread_id)
         seconds = self._clock.monotonic() - started
-        name, tokens = batch.locked.grant.key.log_name, answer.completion_tokens
+        name, tokens = batch.locked.log_name, answer.completion_tokens
         self._events.emit(cv.ReplyWritten(name, answer.prompt_tokens, tokens, seconds))
         return WrittenTurn(batch, answer, thread_id)
 

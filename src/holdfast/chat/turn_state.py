@@ -1,6 +1,6 @@
 """The state of a turn after each step: a step takes one of these and returns the next.
 
-LockedTurn ─▶ BatchedTurn ─▶ WrittenTurn ─▶ DeliveredTurn ─▶ a Turn of the history
+LockedTurn ─▶ BatchedTurn ─▶ WrittenTurn ─▶ … with all parts sent ─▶ a Turn of the history
 """
 
 from dataclasses import dataclass, field
@@ -25,6 +25,11 @@ class LockedTurn:
     grant: LockGrant
     lease: Lease
     conversation: Conversation
+
+    @property
+    def log_name(self) -> str:
+        """Return the conversation's id as logs may show it."""
+        return self.grant.key.log_name
 
     def check(self, now: float) -> None:
         """Raise LeaseLost unless this worker certainly holds both the message and the lock."""
@@ -60,21 +65,13 @@ class BatchedTurn:
 class WrittenTurn:
     """The state after steps 7–9: the reply is known and stored.
 
-    `parts` of it were sent already.
+    `parts` of it were sent already. After step 10 these are all.
     """
 
     batch: BatchedTurn
     answer: WriterAnswer
     thread_id: str
     parts: tuple[SentPart, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveredTurn:
-    """The state after step 10: every part of the reply was sent."""
-
-    written: WrittenTurn
-    parts: tuple[SentPart, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,3 +1,11 @@
-"""The address of a Lambda function of conversations."""
+"""Stage 2 in Lambda: `holdfast.lambdas.messaging.handler`.
 
-from holdfast.chat.lambdas.messaging import handler as handler
+    SQS, W seconds after the first message ─▶ one batch answered ─▶ batchItemFailures
+
+`BatchProcessor` handles each trigger of the event, with the rules of `sqs_batch` for records.
+The function never raises. It reports only ids of this event's records, each once.
+"""
+
+from holdfast.chat.lambdas.runtime import ChatRuntime
+
+handler = ChatRuntime().answer_batch

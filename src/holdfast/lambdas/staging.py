@@ -1,3 +1,10 @@
-"""The address of a Lambda function of conversations."""
+"""Stage 1 in Lambda: `holdfast.lambdas.staging.handler`.
 
-from holdfast.chat.lambdas.staging import handler as handler
+Behind an HTTP API, a REST API or a function URL it is Twilio's webhook. Behind an SQS queue it
+stages the `Inbound` messages that producers push. It never raises.
+"""
+
+from holdfast.chat.lambdas.runtime import ChatRuntime
+from holdfast.chat.lambdas.webhook import StagingFunction
+
+handler = StagingFunction(ChatRuntime())

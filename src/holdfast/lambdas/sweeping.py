@@ -1,3 +1,9 @@
-"""The address of a Lambda function of conversations."""
+"""The sweeper in Lambda: `holdfast.lambdas.sweeping.handler`, for a schedule.
 
-from holdfast.chat.lambdas.sweeping import handler as handler
+Each event of any kind causes one sweep. Staged messages without a trigger get one, and
+messages that were not answered for days are parked. The response contains the counts.
+"""
+
+from holdfast.chat.lambdas.runtime import ChatRuntime
+
+handler = ChatRuntime().sweep

@@ -187,8 +187,8 @@ class ConversationMachine(RuleBasedStateMachine):
         grant, until = self._grant(slot, which), self.now + 60.0
         self.both(opening, lambda store: store.renew(grant, now=self.now, expires_at=until))
 
-    @rule(slot=SLOTS, opening=OPENINGS, which=GRANTS, status=STATUSES)
-    def release(self, slot: int, opening: int, which: int, status: str) -> None:
+    @rule(slot=SLOTS, opening=OPENINGS, which=GRANTS, status=st.none() | STATUSES)
+    def release(self, slot: int, opening: int, which: int, status: str | None) -> None:
         """Release a current or stale grant."""
         grant = self._grant(slot, which)
         self.both(opening, lambda store: store.release(grant, status))

@@ -1,9 +1,5 @@
 """sqs_batch in a real function: Lambda's Python runtime, behind an event source mapping."""
 
-import io
-import sys
-import time
-import zipfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast import QueueMessage
+from support.aws.ministack_functions import create_function, eventually, map_event_source
 
 if TYPE_CHECKING:
     from support.ministack_server import Ministack
@@ -106,13 +103,9 @@ def deploy(ministack: "Ministack", tmp_path: Path) -> Deploy:
         name = f"batch-{uuid4().hex[:8]}"
         ledger = tmp_path / name
         url, arn = _queue(ministack, name, fifo, visibility)
-        _function(ministack, name, {"LEDGER": str(ledger), **env})
-        ministack.client("lambda").create_event_source_mapping(
-            EventSourceArn=arn,
-            FunctionName=name,
-            BatchSize=10,
-            FunctionResponseTypes=["ReportBatchItemFailures"],
-        )
+        env = {"LEDGER": str(ledger), **env}
+        create_function(ministack, name, "function.lambda_handler", env, FUNCTION)
+        map_event_source(ministack, name, arn)
         return Deployment(ministack.client("sqs"), url, ledger)
 
     return deployed
@@ -126,34 +119,6 @@ def _queue(ministack: "Ministack", name: str, fifo: bool, visibility: int) -> tu
     url = sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
     answer = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
     return url, answer["Attributes"]["QueueArn"]
-
-
-def _function(ministack: "Ministack", name: str, env: dict[str, str]) -> None:
-    ministack.client("lambda").create_function(
-        FunctionName=name,
-        Runtime="provided.al2023",  # so that awslambdaric runs it, as on AWS
-        Handler="function.lambda_handler",
-        Role="arn:aws:iam::000000000000:role/test",
-        Code={"ZipFile": _package()},
-        Timeout=60,
-        Environment={"Variables": env},
-    )
-
-
-def _package() -> bytes:
-    package = io.BytesIO()
-    with zipfile.ZipFile(package, "w") as archive:
-        python = f'#!/bin/sh\nexec "{sys.executable}" -m awslambdaric "$_HANDLER"\n'
-        archive.writestr("bootstrap", python)
-        archive.writestr("function.py", FUNCTION)
-    return package.getvalue()
-
-
-def eventually(holds: Callable[[], bool], seconds: float = 90) -> None:
-    give_up_at = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < give_up_at, "it did not come to pass"
-        time.sleep(0.05)
 
 
 def test_every_message_ends_done_or_as_a_dead_letter_and_failures_are_retried(
@@ -174,6 +139,7 @@ def test_every_message_ends_done_or_as_a_dead_letter_and_failures_are_retried(
     assert deployment.dead() == 2
 
 
+@pytest.mark.nightly
 def test_records_that_wait_in_the_batch_are_not_delivered_a_second_time(deploy: Deploy) -> None:
     """Four records take 2.5 s each; the visibility is 4 s, and another function is idle."""
     deployment = deploy(visibility=4, HOLDFAST_LEASE_SECONDS="9")
@@ -185,6 +151,7 @@ def test_records_that_wait_in_the_batch_are_not_delivered_a_second_time(deploy: 
     assert started == {"warm-up": 1, "t0": 1, "t1": 1, "t2": 1, "t3": 1}
 
 
+@pytest.mark.nightly
 def test_a_fifo_group_keeps_its_order_over_a_failure(deploy: Deploy) -> None:
     deployment = deploy(fifo=True)
     for group in ("a", "b"):

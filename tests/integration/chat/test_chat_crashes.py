@@ -9,6 +9,8 @@ unfinished. Then the webhooks of all messages are repeated, and one more message
 that one is answered. A sweeper is needed only if a stager died and its webhook is not
 repeated.
 
+`make test` kills the worker of three scenes, and `make nightly` does the rest.
+
 R002; MS-01, 02, 03, 04, 05, 06, 07, 08, 09, 14, 20, 21, 22; I-MS-1…6.
 """
 
@@ -65,6 +67,15 @@ SCENES = {
         late="writer.write", since="writer.write", until="queue.ack", shows=("store.window",)
     ),
 }
+DAILY_SCENES = {
+    "the sender can be queried",
+    "three equal parts",
+    "the sender's answer is lost",
+}
+KILL_SCENES = [
+    pytest.param(name, marks=() if name in DAILY_SCENES else pytest.mark.nightly)
+    for name in SCENES
+]
 STALE_HOLDER_SCENES = [
     "the sender can be queried",
     "the sender cannot be queried",
@@ -107,7 +118,7 @@ class Matrix:
         return self.scene.list_blows(self.calls)
 
 
-@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize("name", KILL_SCENES)
 def test_a_batch_survives_a_kill_between_any_two_of_its_calls(
     name: str, fast_path: Path
 ) -> None:
@@ -120,6 +131,7 @@ def test_a_batch_survives_a_kill_between_any_two_of_its_calls(
     assert set(matrix.calls) >= IN_EVERY_TURN.union(matrix.scene.shows)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", STALE_HOLDER_SCENES)
 def test_a_batch_survives_a_stale_holder_that_resumes_between_any_two_calls(
     name: str, fast_path: Path
@@ -138,6 +150,7 @@ def test_a_batch_survives_a_stale_holder_that_resumes_between_any_two_calls(
 FROZEN_AFTER = ["store.note(WritingReply)", "sender.send"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("frozen_after", FROZEN_AFTER)
 def test_a_stale_holder_that_resumes_while_another_worker_answers_is_refused(
     frozen_after: str, fast_path: Path
@@ -166,6 +179,7 @@ def test_a_stale_holder_that_resumes_while_another_worker_answers_is_refused(
 TWICE = SCENES if SECONDS else ["the sender can be queried"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", TWICE)
 def test_a_batch_survives_a_kill_of_the_worker_that_takes_over_too(
     name: str, fast_path: Path
@@ -202,6 +216,7 @@ def find_takeover(calls: list[str]) -> int:
 # -- staging
 
 
+@pytest.mark.nightly
 def test_no_message_is_lost_when_its_stager_dies_and_the_webhook_comes_again(
     fast_path: Path,
 ) -> None:
@@ -216,6 +231,7 @@ def test_no_message_is_lost_when_its_stager_dies_and_the_webhook_comes_again(
             trial.judge()
 
 
+@pytest.mark.nightly
 def test_a_stored_message_is_answered_when_its_stager_dies_and_no_webhook_is_repeated(
     fast_path: Path,
 ) -> None:
@@ -228,6 +244,7 @@ def test_a_stored_message_is_answered_when_its_stager_dies_and_no_webhook_is_rep
             trial.judge()
 
 
+@pytest.mark.nightly
 def test_a_stager_that_wakes_when_all_is_answered_does_no_harm(fast_path: Path) -> None:
     calls = record_calls(make_place(fast_path / "unharmed"), stage_three)
     for after in range(len(calls) + 1):

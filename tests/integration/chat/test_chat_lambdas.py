@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.aws.lambdas.batch import EntryPoint
 from holdfast.chat.errors import TransientError
-from holdfast.chat.lambdas.messaging import MessagingFunction
-from holdfast.chat.lambdas.setup import ChatRuntime, source_settings
-from holdfast.chat.lambdas.staging import StagingFunction
-from holdfast.chat.lambdas.sweeping import SweepingFunction
+from holdfast.chat.lambdas.runtime import ChatRuntime, source_settings
+from holdfast.chat.lambdas.webhook import StagingFunction
 from holdfast.chat.messages import Trigger
 from holdfast.errors import HoldfastError, QueueUnavailable, StoreUnavailable
 from support.chat.chat_environment import (
@@ -49,8 +48,8 @@ def around(world: Place) -> Place:
 
 
 @pytest.fixture(scope="module")
-def messaging(world: Place) -> MessagingFunction:
-    return MessagingFunction(ChatRuntime(world.env))
+def messaging(world: Place) -> EntryPoint:
+    return ChatRuntime(world.env).answer_batch
 
 
 @pytest.fixture(scope="module")
@@ -316,7 +315,7 @@ def test_inbound_messages_of_a_queue_are_staged_and_bad_ones_are_dead_letters(
 
 @pytest.mark.requirement("R002-082", "R002-098")
 def test_a_whole_turn_leaves_one_reply_and_no_failure(
-    around: Place, staging: StagingFunction, messaging: MessagingFunction
+    around: Place, staging: StagingFunction, messaging: EntryPoint
 ) -> None:
     for sid, body in (("SM1", "one"), ("SM2", "two")):
         assert status(staging, post(around.form(sid, Body=body))) == 200
@@ -331,7 +330,7 @@ def test_a_whole_turn_leaves_one_reply_and_no_failure(
 
 
 def test_a_function_without_threads_reports_its_records_and_locks_nothing(
-    around: Place, staging: StagingFunction, messaging: MessagingFunction
+    around: Place, staging: StagingFunction, messaging: EntryPoint
 ) -> None:
     assert status(staging, post(around.form())) == 200
     event = around.receive()
@@ -349,7 +348,7 @@ def test_a_function_without_threads_reports_its_records_and_locks_nothing(
 
 
 def test_between_two_events_no_thread_is_left(
-    around: Place, staging: StagingFunction, messaging: MessagingFunction
+    around: Place, staging: StagingFunction, messaging: EntryPoint
 ) -> None:
     """A frozen function renews nothing, and the next event starts the keeper again."""
     before = set(enumerate_threads())
@@ -364,7 +363,7 @@ def test_between_two_events_no_thread_is_left(
 
 @pytest.mark.requirement("R002-006", "R002-013")
 def test_a_trigger_as_the_seed_writes_it_is_understood(
-    around: Place, staging: StagingFunction, messaging: MessagingFunction
+    around: Place, staging: StagingFunction, messaging: EntryPoint
 ) -> None:
     staging(post(around.form()), None)
     around.receive()  # the trigger is lost
@@ -391,7 +390,7 @@ def batch_with_malformed(around: Place, staging: StagingFunction) -> dict[str, A
 
 @pytest.mark.requirement("R002-016", "R002-017", "R002-018")
 def test_malformed_triggers_are_dead_letters_and_cost_the_others_nothing(
-    around: Place, staging: StagingFunction, messaging: MessagingFunction
+    around: Place, staging: StagingFunction, messaging: EntryPoint
 ) -> None:
     """Replaced: no retry helps, so they are dead-lettered with the reason,
     instead of being reported as failed."""
@@ -411,16 +410,14 @@ def test_malformed_triggers_fail_where_no_dead_letter_queue_can_be_had(
     empty = {**event["Records"][0], "messageId": "without-a-body", "body": None}
     event["Records"].append(empty)
     queue = "sqs:whatsapp?dead_letters=sqs:no-such-queue"
-    messaging = MessagingFunction(
-        ChatRuntime(around.env | {"HOLDFAST_CHAT_WHATSAPP_QUEUE": queue})
-    )
+    messaging = ChatRuntime(around.env | {"HOLDFAST_CHAT_WHATSAPP_QUEUE": queue}).answer_batch
     assert sorted(around.invoke(messaging, event)) == sorted([*bad, "without-a-body"])
     assert around.count("dead") == 0
     assert len(around.sent()) == 1
 
 
 def test_without_a_redrive_policy_a_queue_for_dead_letters_is_made(
-    around: Place, messaging: MessagingFunction
+    around: Place, messaging: EntryPoint
 ) -> None:
     around.sqs.create_queue(QueueName="plain")
     around.send("no JSON", "plain")
@@ -430,14 +427,12 @@ def test_without_a_redrive_policy_a_queue_for_dead_letters_is_made(
 
 @pytest.mark.requirement("R002-012", "R002-024", "R002-031", "R002-044")
 def test_a_failed_turn_is_reported_and_answered_with_the_next_delivery(
-    around: Place, staging: StagingFunction, messaging: MessagingFunction
+    around: Place, staging: StagingFunction, messaging: EntryPoint
 ) -> None:
     staging(post(around.form()), None)
     event = around.receive()
     [record] = event["Records"]
-    away = MessagingFunction(
-        ChatRuntime(around.env | {"HOLDFAST_CHAT_STORE": "dynamodb:none-"})
-    )
+    away = ChatRuntime(around.env | {"HOLDFAST_CHAT_STORE": "dynamodb:none-"}).answer_batch
     assert around.invoke(away, event) == [record["messageId"]]
     assert around.sent() == []
     assert around.invoke(messaging, event) == []
@@ -445,7 +440,7 @@ def test_a_failed_turn_is_reported_and_answered_with_the_next_delivery(
 
 
 def test_a_function_whose_timeout_is_too_short_says_so_and_begins_nothing(
-    around: Place, staging: StagingFunction, messaging: MessagingFunction, caplog: Any
+    around: Place, staging: StagingFunction, messaging: EntryPoint, caplog: Any
 ) -> None:
     staging(post(around.form()), None)
     event = around.receive()
@@ -455,7 +450,7 @@ def test_a_function_whose_timeout_is_too_short_says_so_and_begins_nothing(
     assert "HOLDFAST_CHAT_WRITER_SECONDS" in caplog.text
     assert around.sent() == []
     shorter = {"HOLDFAST_CHAT_WRITER_SECONDS": "2", "HOLDFAST_CHAT_SENDER_SECONDS": "1"}
-    assert around.invoke(MessagingFunction(ChatRuntime(around.env | shorter)), event, 60) == []
+    assert around.invoke(ChatRuntime(around.env | shorter).answer_batch, event, 60) == []
     assert len(around.sent()) == 1
 
 
@@ -476,7 +471,7 @@ STRANGE: list[Any] = [
 @pytest.mark.requirement("R002-012", "R002-083", "R002-098")
 @pytest.mark.parametrize("event", STRANGE, ids=range(len(STRANGE)))
 def test_whatever_comes_only_ids_of_its_records_are_answered_and_each_once(
-    messaging: MessagingFunction, staging: StagingFunction, event: Any
+    messaging: EntryPoint, staging: StagingFunction, event: Any
 ) -> None:
     ids = {"a", "b"} & set(json.dumps(event).split('"'))
     answers = [messaging(event, TimeLeft())]
@@ -526,7 +521,7 @@ def test_a_sweep_replaces_a_lost_trigger_and_returns_its_counts(around: Place) -
     chat = ChatRuntime(around.env | soon)
     assert status(StagingFunction(chat), post(around.form())) == 200
     around.receive()  # lost
-    counts = SweepingFunction(chat)({"source": "aws.scheduler"}, TimeLeft())
+    counts = chat.sweep({"source": "aws.scheduler"}, TimeLeft())
     assert set(counts) == {"waiting", "triggered", "parked", "oldest_seconds"}
     assert counts["triggered"] >= 1
     bodies = [json.loads(item["body"]) for item in around.receive()["Records"]]
@@ -536,7 +531,7 @@ def test_a_sweep_replaces_a_lost_trigger_and_returns_its_counts(around: Place) -
 def test_a_sweep_that_fails_is_an_error_of_the_function(around: Place) -> None:
     chat = ChatRuntime(around.env | {"HOLDFAST_CHAT_STORE": "dynamodb:none-"})
     with pytest.raises(HoldfastError):
-        SweepingFunction(chat)({}, None)
+        chat.sweep({}, None)
 
 
 # -- what is never logged
@@ -553,7 +548,7 @@ def test_neither_texts_nor_numbers_tokens_or_signatures_are_logged_or_printed(
         ChatRuntime(around.env),
         ChatRuntime(around.env | {"HOLDFAST_CHAT_STORE": "dynamodb:none-"}),
     )
-    staging, messaging = StagingFunction(chat), MessagingFunction(chat)
+    staging, messaging = StagingFunction(chat), chat.answer_batch
     events = [
         post(data),
         post(data, signature="canary-signature"),
@@ -568,7 +563,7 @@ def test_neither_texts_nor_numbers_tokens_or_signatures_are_logged_or_printed(
     around.send('{"conversation_id": "canary-malformed"')
     around.send(json.dumps({"conversation_id": "canary", "primary_channel": "+49\x00"}))
     event = around.receive()
-    [record] = around.invoke(MessagingFunction(away), event)
+    [record] = around.invoke(away.answer_batch, event)
     event["Records"] = [item for item in event["Records"] if item["messageId"] == record]
     assert status(StagingFunction(away), post(data)) == 503
     assert around.invoke(messaging, event) == []
@@ -576,7 +571,7 @@ def test_neither_texts_nor_numbers_tokens_or_signatures_are_logged_or_printed(
     around.send(inbound(around, "SM7", body="canary"), "inbound")
     around.send(inbound(around, "canary\x00"), "inbound")
     assert around.invoke(staging, around.receive("inbound")) == []
-    SweepingFunction(chat)({}, None)
+    chat.sweep({}, None)
 
     logs = read_logs(capsys, caplog)
     for word in ("fragment_staged", "webhook_refused", "turn_finished", "webhook_failed"):
@@ -619,10 +614,10 @@ def test_an_unexpected_error_is_logged_by_its_type_only(capsys: Any, caplog: Any
     chat = Broken({})
     assert status(StagingFunction(chat), post({"Body": "canary"})) == 503
     event = {"Records": [{"messageId": "a"}]}
-    assert failed(MessagingFunction(chat)(event, TimeLeft())) == ["a"]
+    assert failed(chat.answer_batch(event, TimeLeft())) == ["a"]
     assert failed(StagingFunction(chat)(event, TimeLeft())) == ["a"]
     with pytest.raises(HoldfastError) as raised:
-        SweepingFunction(chat)({}, None)
+        chat.sweep({}, None)
     printed = "".join(format_exception(raised.value))  # as Lambda's runtime prints it
     logs = read_logs(capsys, caplog) + printed
     assert logs.count("RuntimeError") == 4
@@ -646,7 +641,7 @@ def test_a_handler_that_fails_is_logged_without_its_traceback(
 ) -> None:
     assert status(staging, post(around.form(Body="canary"))) == 200
     event = around.receive()
-    assert len(around.invoke(MessagingFunction(FailingTurns(around.env)), event)) == 1
+    assert len(around.invoke(FailingTurns(around.env).answer_batch, event)) == 1
     logs = read_logs(capsys, caplog)
     assert "RuntimeError" in logs
     for private in ("canary", str(around.number), "Traceback"):
@@ -667,7 +662,7 @@ def test_each_function_writes_the_metrics_that_the_environment_asks_for(
         ({"channel": "whatsapp"}, {"chat.staged.total": 1})
     ]
     assert staged[0]["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "shop"
-    SweepingFunction(chat)({}, None)
+    chat.sweep({}, None)
     [swept] = find_lines(capsys.readouterr().out)
     assert get_values(swept)["chat.waiting"] >= 1  # other tests leave some waiting
     assert set(enumerate_threads()) - before == set()

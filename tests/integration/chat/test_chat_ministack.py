@@ -2,16 +2,13 @@
 URL, DynamoDB tables, SQS with its delays, an event source mapping, Secrets Manager. Twilio
 and OpenAI are servers on the loopback (MS-06, MS-24, I-MS-1, I-MS-2, I-MS-5, I-MS-6)."""
 
-import io
 import json
-import sys
 import time
 import urllib.error
 import urllib.request
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 from uuid import uuid4
 
@@ -20,6 +17,7 @@ from twilio.request_validator import RequestValidator
 
 from holdfast.chat.dynamodb import DynamoDBConversations, create_tables
 from holdfast.chat.model import Conversation, ConversationKey, digest_texts
+from support.aws.ministack_functions import create_function, eventually, map_event_source
 from support.vendors.server import Fault, VendorServer
 
 if TYPE_CHECKING:
@@ -142,7 +140,7 @@ def _env(name: str, vendors: VendorServer) -> dict[str, str]:
 
 def _staging(stack: "Ministack", name: str, env: dict[str, str]) -> str:
     function = f"{name}-staging"
-    _function(stack, function, "holdfast.lambdas.staging.handler", env)
+    create_function(stack, function, "holdfast.lambdas.staging.handler", env)
     config = stack.client("lambda").create_function_url_config(
         FunctionName=function, AuthType="NONE"
     )
@@ -152,41 +150,9 @@ def _staging(stack: "Ministack", name: str, env: dict[str, str]) -> str:
 
 def _messaging(stack: "Ministack", name: str, env: dict[str, str], arns: list[str]) -> None:
     function = f"{name}-messaging"
-    _function(stack, function, "holdfast.lambdas.messaging.handler", env)
+    create_function(stack, function, "holdfast.lambdas.messaging.handler", env)
     for arn in arns:
-        stack.client("lambda").create_event_source_mapping(
-            EventSourceArn=arn,
-            FunctionName=function,
-            BatchSize=10,
-            FunctionResponseTypes=["ReportBatchItemFailures"],
-        )
-
-
-def _function(stack: "Ministack", name: str, handler: str, env: dict[str, str]) -> None:
-    stack.client("lambda").create_function(
-        FunctionName=name,
-        Runtime="provided.al2023",  # so that awslambdaric runs it, as on AWS
-        Handler=handler,
-        Role="arn:aws:iam::000000000000:role/test",
-        Code={"ZipFile": _package()},
-        Timeout=60,
-        Environment={"Variables": env},
-    )
-
-
-def _package() -> bytes:
-    package = io.BytesIO()
-    with zipfile.ZipFile(package, "w") as archive:
-        python = f'#!/bin/sh\nexec "{sys.executable}" -m awslambdaric "$_HANDLER"\n'
-        archive.writestr("bootstrap", python)
-    return package.getvalue()
-
-
-def eventually(holds: Callable[[], Any], seconds: float = 90) -> None:
-    give_up_at = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < give_up_at, "it did not come to pass"
-        time.sleep(0.05)
+        map_event_source(stack, function, arn)
 
 
 def customer_of(number: str, to: str) -> tuple[str, ConversationKey]:

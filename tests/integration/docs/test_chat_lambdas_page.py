@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from botocore.client import BaseClient
 
-from holdfast.chat.lambdas.messaging import MessagingFunction, max_batch_seconds
-from holdfast.chat.lambdas.setup import RESERVE_SECONDS, ChatRuntime
-from holdfast.chat.lambdas.staging import StagingFunction
-from holdfast.chat.lambdas.sweeping import SweepingFunction
+from holdfast.chat.lambdas.runtime import RESERVE_SECONDS, ChatRuntime, max_batch_seconds
+from holdfast.chat.lambdas.webhook import StagingFunction
 from holdfast.chat.policy import ConversationPolicy
 from holdfast.chat.settings import ChatSettings
 from holdfast.settings import read_settings
@@ -74,7 +72,7 @@ def test_every_call_of_the_functions_is_in_the_policy(
 
 def run_everything(around: Place) -> None:
     chat = ChatRuntime(around.env | {"HOLDFAST_CHAT_GRACE_SECONDS": "0.001"})
-    staging, messaging = StagingFunction(chat), MessagingFunction(chat)
+    staging, messaging = StagingFunction(chat), chat.answer_batch
     for sid in ("SM1", "SM2"):
         assert staging(post(around.form(sid)), None)["statusCode"] == 200
     around.send("no JSON")
@@ -93,7 +91,7 @@ def run_everything(around: Place) -> None:
     with count_calls():
         messaging(event, None)
         staging(post(around.form("SM3")), None)
-        SweepingFunction(chat)({}, None)
+        chat.sweep({}, None)
     around.send(json.dumps({"message_sid": "SM4"}), "inbound")
     event = around.receive("inbound")
     with count_calls():

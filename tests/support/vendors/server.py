@@ -3,42 +3,33 @@
 They implement the part of the HTTP APIs that Holdfast uses. Of Secrets Manager they implement
 the faults that moto cannot produce.
 
-    with VendorServer() as vendors:                      in this process …
+    with VendorServer() as vendors:
         vendors.books.order("twilio.send", Fault(status=429))
-
-    python tests/support/vendors/server.py                       … or in one of its own; prints
-    {"port": 40123, "pid": 77, "openai": "http://…/v1", "twilio": "http://…"}
-
-    GET  /_seen    the requests so far, and the current state
-    POST /_fault   {"on": "openai.write", "times": 2, "status": 500}: see Fault
-    POST /_keys    {"openai": "sk-…", "twilio": "token"}: then no others are accepted
-    POST /_forget  {"conversation": "conv_…"}
 
     openai.open .look .list .write .count, twilio.send .list, aws.secret   can fail
 
-With `--until-stdin-closes` the process ends with its parent. The error texts repeat everything
-that was sent, including the key, so tests detect code that forwards them.
+The error texts repeat everything that was sent, including the key, so tests detect code that
+forwards them.
 
 (`http_server` reads no bodies and knows no methods, so this is a server of its own.)
 """
 
 import base64
 import json
-import os
 import re
-import signal
 import sys
 from contextlib import suppress
-from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
 from threading import Event, Thread
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
+from holdfast.chat.outbox import SentPart
+from holdfast.chat.ports import ReplyPart, ReplySender, Secret
 from support.vendors.state import ROUTES, Ask, Books, Deed, Fault, Refused
 
-__all__ = ["Ask", "Books", "Fault", "VendorServer"]
+__all__ = ["Ask", "Books", "Fault", "VendorServer", "send"]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -59,9 +50,6 @@ class _Handler(BaseHTTPRequestHandler):
         data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         parts = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        if parts.path.startswith("/_"):
-            self._answer(200, _control(self.server.books, parts.path, data))
-            return
         for method, pattern, on, deed, status in ROUTES:
             if method == self.command and re.fullmatch(pattern, parts.path):
                 body = self._body(data)
@@ -147,23 +135,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
 
-def _control(books: Books, path: str, data: bytes) -> dict[str, Any]:
-    order = json.loads(data or b"{}")
-    if path == "/_fault":
-        on, times = order.pop("on"), order.pop("times", 1)
-        books.order(on, Fault(**order), times)
-    with books.lock:
-        if path == "/_keys":
-            books.keys = order
-        if path == "/_forget":
-            books.conversations.pop(order["conversation"], None)
-        return {
-            "asks": [asdict(ask) for ask in books.asks],
-            "conversations": dict(books.conversations),
-            "messages": list(books.messages),
-        }
-
-
 class _Listener(ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
@@ -209,19 +180,7 @@ class VendorServer:
         return f"{self.twilio}/v1"
 
 
-def main() -> None:
-    over = Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: over.set())
-    with VendorServer() as vendors:
-        about = {"port": vendors.port, "pid": os.getpid()}
-        about |= {"openai": vendors.openai, "twilio": vendors.twilio}
-        print(json.dumps(about), flush=True)
-        if "--until-stdin-closes" in sys.argv:
-            Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
-        while not over.wait(1):  # signals are handled only between waits
-            pass
-
-
-if __name__ == "__main__":
-    main()
+def send(sender: ReplySender, part: ReplyPart, secret: Secret, **how: Any) -> SentPart:
+    """Connect and hand the part over, with nothing in between."""
+    with sender.connect(part, secret, **how) as hand_over:
+        return hand_over()

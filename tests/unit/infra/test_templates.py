@@ -13,8 +13,7 @@ import pytest
 from holdfast.chat import events as cv
 from holdfast.chat.actor import ConversationLocks
 from holdfast.chat.dynamodb import tables as chat_tables
-from holdfast.chat.lambdas.messaging import max_batch_seconds
-from holdfast.chat.lambdas.setup import check_time
+from holdfast.chat.lambdas.runtime import check_time, max_batch_seconds
 from holdfast.chat.settings import ChatSettings
 from holdfast.cli.commands import CommandTable
 from holdfast.doctor.checks import CheckLevel

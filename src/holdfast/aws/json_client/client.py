@@ -15,19 +15,24 @@ from functools import partial
 from random import Random
 from threading import Lock
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlsplit
 
-from holdfast.aws.json_client.operations import SERVICES, AwsOperation
-from holdfast.aws.json_client.response_reader import HttpResponse, InvalidResponse
-from holdfast.aws.json_client.responses import parse_error, parse_result
-from holdfast.aws.json_client.selection import is_botocore_patched
-from holdfast.aws.json_client.signing import Signer, freeze_credentials
-from holdfast.aws.json_client.transport import (
-    ConnectionPool,
-    NoResponse,
-    Timeouts,
+from holdfast.aws.json_client.operations import (
+    IDEMPOTENCY_PARAMETERS,
+    NOT_REPEATABLE,
+    SERVICES,
+    name_operation,
 )
+from holdfast.aws.json_client.responses import (
+    HttpResponse,
+    InvalidResponse,
+    parse_error,
+    parse_result,
+)
+from holdfast.aws.json_client.settings import ClientSettings, is_botocore_patched
+from holdfast.aws.json_client.signing import Signer, freeze_credentials
+from holdfast.aws.json_client.transport import CallLimits, ConnectionPool, NoResponse
 from holdfast.lease import after_fork
 from holdfast.lease.backoff import Backoff
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
@@ -71,12 +76,6 @@ _BACKOFF = Backoff(first_seconds=0.5, max_seconds=10.0)
 _NOT_ASKED: Any = object()
 
 
-class RetryPolicy(NamedTuple):
-    """How often a request is sent, at most, while it fails."""
-
-    tries: int
-
-
 class RetryBudget:
     """Limits retries while most calls fail, so that clients do not prolong an overload.
 
@@ -116,27 +115,22 @@ class JsonClient:
     def __init__(
         self,
         service: str,
+        settings: ClientSettings,
         get_credentials: Callable[[], Any],
-        region: str,
-        endpoint: str,
-        timeouts: Timeouts,
-        retry: RetryPolicy,
-        *,
-        signing_region: str | None = None,
-        ca_bundle: str | None = None,
-        make_boto3_client: Callable[[], Any] | None = None,
+        limits: CallLimits,
+        make_boto3_client: Callable[[], Any],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._service_name = service
         self._service = SERVICES[service]
         self._get_credentials = get_credentials
-        self._retry = retry
+        self._max_tries = limits.tries
         self._clock = clock
-        self._signer = Signer(self._service.signing_name, signing_region or region)
-        self._pool = ConnectionPool(endpoint, timeouts, clock, ca_bundle)
+        self._signer = Signer(self._service.host_prefix, settings.signing_region)
+        self._pool = ConnectionPool(settings.endpoint, limits, clock, settings.ca_bundle)
         self._headers = {
             "content-type": "application/x-amz-json-1.0",
-            "host": _format_host(endpoint),
+            "host": _format_host(settings.endpoint),
             **self._service.headers,
         }
         self._unsigned_headers = {
@@ -145,7 +139,9 @@ class JsonClient:
         }
         self._make_boto3_client = make_boto3_client
         self._skew_seconds = 0.0
-        self.meta = ClientMeta(self, region_name=region, endpoint_url=endpoint)
+        self.meta = ClientMeta(
+            self, region_name=settings.region, endpoint_url=settings.endpoint
+        )
         self._reset()
         self._credentials = get_credentials()
         after_fork.run_after_fork(self, JsonClient._reset)
@@ -167,17 +163,14 @@ class JsonClient:
         """Return the method of an operation."""
         if name.startswith("_"):
             raise AttributeError(name)
-        operation = self._service.operations.get(name)
-        if operation is None or is_botocore_patched():
+        if name not in self._service.operations or is_botocore_patched():
             return getattr(self.get_boto3_client(), name)
-        return partial(self._call, operation)
+        return partial(self._call, name)
 
     def get_boto3_client(self) -> Any:
         """Return boto3's client for the same service, and create it on first use."""
         with self._making_boto3_client:
             if self._boto3_client is None:
-                if self._make_boto3_client is None:
-                    raise AttributeError("this client has no boto3 client to fall back on")
                 self._boto3_client = self._make_boto3_client()
             return self._boto3_client
 
@@ -189,20 +182,21 @@ class JsonClient:
 
     # -- one call
 
-    def _call(self, operation: AwsOperation, **arguments: Any) -> dict[str, Any]:
-        if operation.idempotency_parameter is not None:
-            arguments.setdefault(operation.idempotency_parameter, _make_token())
+    def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
+        operation, is_repeatable = name_operation(method), method not in NOT_REPEATABLE
+        if (parameter := IDEMPOTENCY_PARAMETERS.get(method)) is not None:
+            arguments.setdefault(parameter, _make_token())
         body = encode_body(arguments)
         attempt, reconnects, may_correct_clock = 1, True, True
         while True:
             try:
-                response = self._send(operation, body)
+                response = self._send(operation, body, use_new_connection=not is_repeatable)
                 if response.status <= 300:
                     result = self._parse_result(response, attempt)
                     self._budget.restore()
                     return result
             except NoResponse as failed:
-                may_repeat = operation.repeatable or not failed.may_have_arrived
+                may_repeat = is_repeatable or not failed.may_have_arrived
                 if failed.stale and may_repeat and reconnects:
                     # The server closed a connection that was idle. That says nothing about
                     # the service, so it does not count as a try.
@@ -211,28 +205,26 @@ class JsonClient:
                     continue
                 error = failed.error
             else:
-                code, error = parse_error(self._service_name, operation.name, response, attempt)
+                code, error = parse_error(self._service_name, operation, response, attempt)
                 if may_correct_clock and self._correct_clock(code, response):
                     may_correct_clock = False
                     continue
-                may_repeat = _may_repeat(operation, code, response.status)
-            if not may_repeat or attempt >= self._retry.tries or not self._budget.take():
+                may_repeat = _may_repeat(is_repeatable, code, response.status)
+            if not may_repeat or attempt >= self._max_tries or not self._budget.take():
                 raise error
             self._clock.sleep(_BACKOFF.delay(attempt, self._random))
             attempt += 1
 
-    def _send(self, operation: AwsOperation, body: bytes) -> HttpResponse:
+    def _send(self, operation: str, body: bytes, *, use_new_connection: bool) -> HttpResponse:
         if self._credentials is _NOT_ASKED:
             self._credentials = self._get_credentials()
         if self._credentials is None:
             from botocore.exceptions import NoCredentialsError
 
             raise NoCredentialsError
-        headers = self._headers | {
-            "x-amz-target": f"{self._service.target_prefix}.{operation.name}"
-        }
+        target = f"{self._service.target_prefix}.{operation}"
         signed = self._signer.sign(
-            headers,
+            self._headers | {"x-amz-target": target},
             body,
             freeze_credentials(self._credentials),
             self._clock.time() + self._skew_seconds,
@@ -240,7 +232,7 @@ class JsonClient:
         return self._pool.send(
             signed | self._unsigned_headers | _trace_header(),
             body,
-            use_new_connection=not operation.repeatable,
+            use_new_connection=use_new_connection,
         )
 
     def _parse_result(self, response: HttpResponse, attempt: int) -> dict[str, Any]:
@@ -284,11 +276,11 @@ class ClientMeta(SimpleNamespace):
         return getattr(self._client.get_boto3_client().meta, name)
 
 
-def _may_repeat(operation: AwsOperation, code: str, status: int) -> bool:
+def _may_repeat(is_repeatable: bool, code: str, status: int) -> bool:
     """Return whether a request that the service answered with an error is worth repeating."""
     if code in _THROTTLED or status == 429:
         return True  # the service refused it before doing anything
-    return operation.repeatable and (code in _TIMED_OUT or status in _SERVER_FAILED)
+    return is_repeatable and (code in _TIMED_OUT or status in _SERVER_FAILED)
 
 
 def _encode_value(value: object) -> Any:

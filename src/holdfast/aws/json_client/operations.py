@@ -9,94 +9,68 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 
-class AwsOperation(NamedTuple):
-    """One operation of a service.
-
-    `repeatable` says whether the same request may reach the service twice. A request that may
-    not is never sent again after its bytes may have arrived.
-    """
-
-    name: str
-    repeatable: bool = True
-    idempotency_parameter: str | None = None  # makes a repeated request count once
-
-
 class Service(NamedTuple):
-    """How requests to a service are addressed, and its operations by boto3's method name."""
+    """How requests to a service are addressed, and which of its operations are made here."""
 
     target_prefix: str
-    signing_name: str
-    host_prefix: str
+    host_prefix: str  # also the name in signatures
     endpoint_variable: str
     api_version: str
-    operations: dict[str, AwsOperation]
+    operations: frozenset[str]  # by boto3's method names
     headers: Mapping[str, str] = MappingProxyType({})
 
 
 # Repeating these is within the contract of the queue. A message that was sent twice is
 # delivered twice, as SQS itself may do; the other calls have the same effect again. Messages of
 # a lost ReceiveMessage response become visible again when their timeout has passed.
-_SQS = {
-    "change_message_visibility": AwsOperation("ChangeMessageVisibility"),
-    "change_message_visibility_batch": AwsOperation("ChangeMessageVisibilityBatch"),
-    "delete_message": AwsOperation("DeleteMessage"),
-    "delete_message_batch": AwsOperation("DeleteMessageBatch"),
-    "get_queue_attributes": AwsOperation("GetQueueAttributes"),
-    "get_queue_url": AwsOperation("GetQueueUrl"),
-    "receive_message": AwsOperation("ReceiveMessage"),
-    "send_message": AwsOperation("SendMessage"),
-    "send_message_batch": AwsOperation("SendMessageBatch"),
-}
+_SQS = """
+change_message_visibility change_message_visibility_batch delete_message delete_message_batch
+get_queue_attributes get_queue_url receive_message send_message send_message_batch
+"""
 
 # Writes have conditions. If the first of two equal writes was done, the second is refused, and
 # the adapter recognises its own write in the row that comes with the refusal.
-_DYNAMODB = {
-    "batch_get_item": AwsOperation("BatchGetItem"),
-    "batch_write_item": AwsOperation("BatchWriteItem"),
-    "delete_item": AwsOperation("DeleteItem"),
-    "get_item": AwsOperation("GetItem"),
-    "put_item": AwsOperation("PutItem"),
-    "query": AwsOperation("Query"),
-    "scan": AwsOperation("Scan"),
-    "transact_write_items": AwsOperation(
-        "TransactWriteItems", idempotency_parameter="ClientRequestToken"
-    ),
-    "update_item": AwsOperation("UpdateItem"),
-}
+_DYNAMODB = """
+batch_get_item batch_write_item delete_item get_item put_item query scan transact_write_items
+update_item
+"""
+_STEP_FUNCTIONS = "send_task_failure send_task_heartbeat send_task_success"
 
-# A second SendTaskSuccess or SendTaskFailure would be refused because the first was accepted,
-# and the job would count as failed.
-_STEP_FUNCTIONS = {
-    "send_task_failure": AwsOperation("SendTaskFailure", repeatable=False),
-    "send_task_heartbeat": AwsOperation("SendTaskHeartbeat"),
-    "send_task_success": AwsOperation("SendTaskSuccess", repeatable=False),
-}
+# A request of these is never sent again after its bytes may have arrived. A second
+# SendTaskSuccess or SendTaskFailure would be refused because the first was accepted, and the
+# job would count as failed.
+NOT_REPEATABLE = frozenset({"send_task_failure", "send_task_success"})
+
+# The parameter that makes a repeated request count once.
+IDEMPOTENCY_PARAMETERS = {"transact_write_items": "ClientRequestToken"}
 
 SERVICES = {
     "sqs": Service(
         "AmazonSQS",
         "sqs",
-        "sqs",
         "AWS_ENDPOINT_URL_SQS",
         "2012-11-05",
-        _SQS,
+        frozenset(_SQS.split()),
         # SQS then adds the error code of its older protocol, which boto3 shows.
         headers={"x-amzn-query-mode": "true"},
     ),
     "dynamodb": Service(
         "DynamoDB_20120810",
         "dynamodb",
-        "dynamodb",
         "AWS_ENDPOINT_URL_DYNAMODB",
         "2012-08-10",
-        _DYNAMODB,
+        frozenset(_DYNAMODB.split()),
     ),
     "stepfunctions": Service(
         "AWSStepFunctions",
         "states",
-        "states",
         "AWS_ENDPOINT_URL_SFN",
         "2016-11-23",
-        _STEP_FUNCTIONS,
+        frozenset(_STEP_FUNCTIONS.split()),
     ),
 }
+
+
+def name_operation(method: str) -> str:
+    """Return the service's name of an operation, such as SendMessage for send_message."""
+    return "".join(map(str.capitalize, method.split("_")))

@@ -1,18 +1,22 @@
-"""Region, endpoint and credentials of a client, as boto3 would choose them.
+"""Region, endpoint and credentials of a client, and when boto3 is used instead.
 
 Usually botocore finds them. Importing and asking it takes longer than everything else that a
 Lambda function does before its first call. So if the environment says everything and nothing
 unusual is configured, as in a Lambda function, the environment is read here.
+
+Tools that mock, record or trace AWS calls replace functions of botocore. The lean client does
+not call these functions, so a call would escape from a mock, or be missing in a trace.
 """
 
 import os
 import re
+import sys
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from holdfast.aws.json_client.operations import SERVICES
-from holdfast.aws.json_client.transport import find_proxy
 
 # The regions of the partition "aws"; botocore's partitions.json has the same pattern.
 _COMMON_REGION = re.compile(r"(us|eu|ap|sa|ca|me|af|il|mx)-\w+-\d+")
@@ -103,7 +107,6 @@ def ask_botocore(
 
     Raises NoRegionError and botocore's other errors.
     """
-    from botocore.configprovider import ConfiguredEndpointProvider
     from botocore.endpoint_provider import EndpointProvider
     from botocore.exceptions import NoRegionError
     from botocore.utils import validate_region_name
@@ -115,15 +118,10 @@ def ask_botocore(
     validate_region_name(region)
     if _needs_boto3(session, region):
         return None
-    configured = None
-    if not read("ignore_configured_endpoint_urls"):
-        configured = ConfiguredEndpointProvider(
-            session.full_config, session.get_scoped_config(), service
-        ).provide()
     loader = session.get_component("data_loader")
     # By its path, because botocore would look into the folders of all services for the version.
     rules = loader.load_data(f"{service}/{SERVICES[service].api_version}/endpoint-rule-set-1")
-    chosen = configured or endpoint
+    chosen = find_configured_endpoint(session, service) or endpoint
     resolved = EndpointProvider(rules, loader.load_data("partitions")).resolve_endpoint(
         Region=region,
         UseFIPS=bool(read("use_fips_endpoint")),
@@ -135,6 +133,17 @@ def ask_botocore(
         return None
     signing_region = scheme.get("signingRegion", region)
     return ClientSettings(None, region, resolved.url, signing_region, read("ca_bundle"))
+
+
+def find_configured_endpoint(session: Any, service: str) -> str | None:
+    """Return the endpoint that AWS_ENDPOINT_URL, a profile and so on name, or None."""
+    from botocore.configprovider import ConfiguredEndpointProvider
+
+    if session.get_config_variable("ignore_configured_endpoint_urls"):
+        return None
+    profile = session.get_scoped_config()
+    configured = ConfiguredEndpointProvider(session.full_config, profile, service).provide()
+    return configured or None
 
 
 def _needs_boto3(session: Any, region: str) -> bool:
@@ -153,12 +162,109 @@ def _needs_boto3(session: Any, region: str) -> bool:
 
 
 def can_be_called(endpoint: str) -> bool:
-    """Return whether the lean client can call this endpoint, if need be through its proxy."""
-    parts, proxy = urlsplit(endpoint), find_proxy(endpoint)
+    """Return whether the lean client can call this endpoint, which needs no proxy."""
+    parts = urlsplit(endpoint)
     return (
         parts.scheme in ("http", "https")
         and bool(parts.hostname)
         and parts.path in ("", "/")
         and not (parts.query or parts.fragment or parts.username)
-        and (proxy is None or proxy.startswith("http://"))
+        and not _has_proxy(endpoint)
     )
+
+
+def _has_proxy(endpoint: str) -> bool:
+    """Return whether the endpoint is called through a proxy, as HTTPS_PROXY and others say."""
+    # On macOS the settings of the system count, too.
+    has_variable = any(name.lower().endswith("_proxy") for name in os.environ)
+    if not has_variable and sys.platform != "darwin":
+        return False
+    from urllib.request import getproxies, proxy_bypass  # slow to import
+
+    parts = urlsplit(endpoint)
+    return bool(getproxies().get(parts.scheme)) and not proxy_bypass(parts.netloc)
+
+
+# -- mocks and tracing
+
+# The functions that tools replace: X-Ray, OpenTelemetry, Datadog, New Relic, Sentry, Elastic
+# APM, and mocks that people write by hand.
+_REPLACED: dict[str, tuple[tuple[str, str], ...]] = {
+    "botocore.client": (
+        ("BaseClient", "__init__"),
+        ("BaseClient", "_make_api_call"),
+        ("BaseClient", "_make_request"),
+        ("ClientCreator", "create_client"),
+        ("ClientCreator", "_create_api_method"),
+    ),
+    "botocore.endpoint": (
+        ("Endpoint", "make_request"),
+        ("Endpoint", "prepare_request"),
+        ("Endpoint", "_send"),
+        ("Endpoint", "_send_request"),
+    ),
+    "botocore.httpsession": (("URLLib3Session", "send"),),
+    "botocore.session": (("Session", "__init__"), ("Session", "create_client")),
+    "boto3.session": (("Session", "__init__"), ("Session", "client")),
+}
+
+# These replace functions of botocore when it is imported, which the lean client delays.
+_AGENTS = ("ddtrace", "newrelic")
+
+
+def is_botocore_patched() -> bool:
+    """Return whether calls of botocore are mocked or instrumented now.
+
+    It is asked before each call, so it looks only at what tools replace while a client exists.
+    """
+    module = sys.modules.get("botocore.client")
+    if module is not None and _is_replaced(module, "BaseClient", "_make_api_call"):
+        return True
+    stubber = getattr(sys.modules.get("moto.core.models"), "botocore_stubber", None)
+    return bool(getattr(stubber, "enabled", False))
+
+
+def find_patch() -> str | None:
+    """Return what mocks or instruments botocore, or None. Asked before a client is made."""
+    if is_botocore_patched():
+        return "botocore.client.BaseClient._make_api_call"
+    for name, functions in _REPLACED.items():
+        if (module := sys.modules.get(name)) is None:
+            continue
+        for owner, function in functions:
+            if _is_replaced(module, owner, function):
+                return f"{name}.{owner}.{function}"
+    boto3 = sys.modules.get("boto3")
+    if boto3 is not None and not isinstance(getattr(boto3, "Session", None), type):
+        return "boto3.Session"
+    if handler := _find_foreign_handler():
+        return handler
+    return next((agent for agent in _AGENTS if agent in sys.modules), None)
+
+
+def _is_replaced(module: Any, owner: str, function: str) -> bool:
+    """Return whether a function is no longer the one that its package defines."""
+    try:
+        value = vars(getattr(module, owner))[function]
+    except (AttributeError, KeyError, TypeError):  # another version of botocore, or a mock
+        return not isinstance(getattr(module, owner, None), type)
+    # botocore decorates some of its functions, so any module of its own will do.
+    return type(value) is not FunctionType or not _is_sdk(value.__globals__["__name__"])
+
+
+def _is_sdk(module: str) -> bool:
+    return module.partition(".")[0] in ("boto3", "botocore")
+
+
+def _find_foreign_handler() -> str | None:
+    """Return a handler that a tool has added to those of every new client, or None.
+
+    moto adds one when it is imported. It does nothing until `mock_aws` starts, which
+    `is_botocore_patched` notices.
+    """
+    handlers: Any = sys.modules.get("botocore.handlers")
+    for entry in getattr(handlers, "BUILTIN_HANDLERS", ()):
+        owner = getattr(entry[1], "__module__", None) or ""
+        if not _is_sdk(owner) and not owner.startswith("moto."):
+            return f"{owner}, in botocore's handlers"
+    return None

@@ -1,7 +1,6 @@
-"""Connections to one endpoint: a pool, timeouts, TLS, proxies, and one request on one of them.
+"""Connections to one endpoint: a pool, timeouts, TLS, and one request on one of them.
 
-http.client opens a proxy's tunnel and checks certificates. Here all addresses of a name are
-tried within one timeout. Responses are read in response_reader.py.
+All addresses of a name are tried within one timeout. Responses are read in responses.py.
 """
 
 import http.client
@@ -9,17 +8,11 @@ import os
 import select
 import socket
 import ssl
-import sys
-from base64 import b64encode
 from functools import cache
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
-from holdfast.aws.json_client.response_reader import (
-    HttpResponse,
-    InvalidResponse,
-    ResponseReader,
-)
+from holdfast.aws.json_client.responses import HttpResponse, InvalidResponse, ResponseReader
 from holdfast.lease.clock import Clock
 
 _MAX_IDLE_CONNECTIONS = 32
@@ -28,11 +21,13 @@ _MAX_IDLE_CONNECTIONS = 32
 _MAX_IDLE_SECONDS = 60.0
 
 
-class Timeouts(NamedTuple):
-    """How long connecting may take, and then the request with its complete response."""
+class CallLimits(NamedTuple):
+    """How long connecting may take, then the request with its complete response, and how
+    often a request that fails is sent at most."""
 
     connect_seconds: float
     read_seconds: float
+    tries: int = 1
 
 
 class NoResponse(Exception):
@@ -51,6 +46,21 @@ class NoResponse(Exception):
         self.stale = stale
 
 
+# botocore's names of errors while connecting, and after that. The first that fits counts.
+_ErrorNames = tuple[tuple[type[Exception], str], ...]
+_CONNECT_ERRORS: _ErrorNames = (
+    (ssl.SSLError, "SSLError"),
+    (TimeoutError, "ConnectTimeoutError"),
+    (Exception, "EndpointConnectionError"),
+)
+_CALL_ERRORS: _ErrorNames = (
+    (TimeoutError, "ReadTimeoutError"),
+    (InvalidResponse, "ResponseStreamingError"),
+    (ssl.SSLEOFError, "ConnectionClosedError"),
+    (ssl.SSLError, "SSLError"),
+    (Exception, "ConnectionClosedError"),
+)
+
 # Since when it is idle, and the connection.
 _IdleEntry = tuple[float, http.client.HTTPConnection]
 
@@ -63,22 +73,15 @@ class ConnectionPool:
     """
 
     def __init__(
-        self, endpoint: str, timeouts: Timeouts, clock: Clock, ca_bundle: str | None = None
+        self, endpoint: str, limits: CallLimits, clock: Clock, ca_bundle: str | None = None
     ) -> None:
         self.endpoint = endpoint
         self._ca_bundle = ca_bundle
-        self._timeouts = timeouts
+        self._limits = limits
         self._clock = clock
         parts = urlsplit(endpoint)
         self._secure = parts.scheme == "https"
         self._host, self._port = parts.hostname or "", parts.port
-        self._proxy = find_proxy(endpoint)
-        # A proxy takes the whole URL of a plain request, and only tunnels a secure one.
-        is_forwarded = self._proxy is not None and not self._secure
-        target = f"{endpoint.rstrip('/')}/" if is_forwarded else "/"
-        self._request_line = f"POST {target} HTTP/1.1\r\n"
-        if is_forwarded:
-            self._request_line += _format_headers(self._make_proxy_headers())
         self._idle: list[_IdleEntry] = []
 
     def send(
@@ -89,24 +92,23 @@ class ConnectionPool:
         With `use_new_connection` it is not sent on one that the server may be closing. The
         new one is closed afterwards, because many such requests would fill the pool.
         """
-        lines = _format_headers(headers)
-        head = f"{self._request_line}{lines}content-length: {len(body)}\r\n\r\n"
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        head = f"POST / HTTP/1.1\r\n{lines}content-length: {len(body)}\r\n\r\n"
         idle = self._idle
         connection = None if use_new_connection else self._take_idle()
         is_reused = connection is not None
         if connection is None:
             connection = self._connect()
-        reader = ResponseReader(connection.sock, self._timeouts.read_seconds, self._clock)
+        reader = ResponseReader(connection.sock, self._limits.read_seconds, self._clock)
         try:
-            reader.sock.settimeout(self._timeouts.read_seconds)
+            reader.sock.settimeout(self._limits.read_seconds)
             reader.sock.sendall(head.encode("latin-1") + body)
             response, is_reusable = reader.read_response()
         except (OSError, InvalidResponse) as error:
             connection.close()
             stale = is_reused and not reader.received and not isinstance(error, TimeoutError)
-            raise NoResponse(
-                self._translate_error(error), may_have_arrived=True, stale=stale
-            ) from error
+            translated = self._make_error(_name_error(error, _CALL_ERRORS), error)
+            raise NoResponse(translated, may_have_arrived=True, stale=stale) from error
         except BaseException:  # such as KeyboardInterrupt: the response is still to come
             connection.close()
             raise
@@ -151,9 +153,8 @@ class ConnectionPool:
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise NoResponse(
-                self._translate_connect_error(error), may_have_arrived=False
-            ) from error
+            translated = self._make_error(_name_error(error, _CONNECT_ERRORS), error)
+            raise NoResponse(translated, may_have_arrived=False) from error
         return connection
 
     def _open_socket(
@@ -186,71 +187,27 @@ class ConnectionPool:
         raise error or OSError("the name has no address")
 
     def _make_connection(self) -> http.client.HTTPConnection:
-        host, port, seconds = self._host, self._port, self._timeouts.connect_seconds
-        if self._proxy is not None:
-            proxy = urlsplit(self._proxy)
-            host, port = proxy.hostname or "", proxy.port or 80
+        host, port, seconds = self._host, self._port, self._limits.connect_seconds
         if not self._secure:
             return http.client.HTTPConnection(host, port, timeout=seconds)
         ca_path = self._ca_bundle or _find_ca_path()
         try:
             context = make_tls_context(ca_path)
         except OSError as error:
-            from botocore.exceptions import SSLError
-
             reason = f"the CA bundle {ca_path!r} cannot be read: {error}"
-            raise NoResponse(
-                self._make_error(SSLError, reason), may_have_arrived=False
-            ) from error
-        connection = http.client.HTTPSConnection(host, port, timeout=seconds, context=context)
-        if self._proxy is not None:
-            connection.set_tunnel(self._host, self._port or 443, self._make_proxy_headers())
-        return connection
+            translated = self._make_error("SSLError", reason)
+            raise NoResponse(translated, may_have_arrived=False) from error
+        return http.client.HTTPSConnection(host, port, timeout=seconds, context=context)
 
-    def _make_proxy_headers(self) -> dict[str, str]:
-        proxy = urlsplit(self._proxy or "")
-        if proxy.username is None:
-            return {}
-        login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-        return {"Proxy-Authorization": f"Basic {b64encode(login.encode()).decode()}"}
-
-    # -- errors, as botocore names them
-
-    def _translate_connect_error(self, error: Exception) -> Exception:
+    def _make_error(self, name: str, error: object) -> Exception:
         from botocore import exceptions
 
-        if isinstance(error, ssl.SSLError):
-            kind = exceptions.SSLError
-        elif isinstance(error, TimeoutError):
-            kind = exceptions.ConnectTimeoutError
-        elif self._proxy is not None:
-            kind = exceptions.ProxyConnectionError
-        else:
-            kind = exceptions.EndpointConnectionError
-        return self._make_error(kind, error)
-
-    def _translate_error(self, error: Exception) -> Exception:
-        from botocore import exceptions
-
-        if isinstance(error, TimeoutError):
-            kind = exceptions.ReadTimeoutError
-        elif isinstance(error, InvalidResponse):
-            kind = exceptions.ResponseStreamingError
-        elif isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
-            kind = exceptions.SSLError
-        else:
-            kind = exceptions.ConnectionClosedError
-        return self._make_error(kind, error)
-
-    def _make_error(self, kind: Any, error: object) -> Exception:
-        proxy = urlsplit(self._proxy or "")
-        server = f"{proxy.scheme}://{proxy.netloc.rpartition('@')[2]}"  # without a password
-        made: Exception = kind(endpoint_url=self.endpoint, proxy_url=server, error=error)
+        made: Exception = getattr(exceptions, name)(endpoint_url=self.endpoint, error=error)
         return made
 
 
-def _format_headers(headers: dict[str, str]) -> str:
-    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+def _name_error(error: Exception, names: _ErrorNames) -> str:
+    return next(name for kind, name in names if isinstance(error, kind))
 
 
 def _pop_entry(idle: list[_IdleEntry]) -> _IdleEntry | None:
@@ -271,25 +228,7 @@ def _is_readable(sock: Any) -> bool:
     return bool(poll.poll(0))
 
 
-# -- proxies and certificates, from the variables that boto3 reads
-
-
-def find_proxy(endpoint: str) -> str | None:
-    """Return the URL of the proxy for an endpoint, or None.
-
-    The variables are HTTP_PROXY, HTTPS_PROXY and NO_PROXY, also in lower case.
-    """
-    # On macOS the settings of the system count, too.
-    has_variable = any(name.lower().endswith("_proxy") for name in os.environ)
-    if not has_variable and sys.platform != "darwin":
-        return None
-    from urllib.request import getproxies, proxy_bypass  # slow to import
-
-    parts = urlsplit(endpoint)
-    proxy = getproxies().get(parts.scheme)
-    if not proxy or proxy_bypass(parts.netloc):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy.lstrip('/')}"
+# -- certificates, from the variables that boto3 reads
 
 
 def _find_ca_path() -> str:

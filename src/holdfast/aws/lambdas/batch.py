@@ -20,20 +20,14 @@ earlier one is hidden, and then begins with the oldest. So they can be visible a
 """
 
 import logging
-from collections.abc import Callable
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Unpack
 
-from holdfast.aws.lambdas.event import (
-    BatchResponse,
-    SqsRecord,
-    log_safe_error,
-    parse_records,
-    report_failures,
-    seconds_left,
-)
-from holdfast.aws.lambdas.invocation import BatchOptions, Invocation, plan_deadlines
-from holdfast.errors import ConfigError
+from holdfast.aws.lambdas.invocation import BatchOptions, Invocation, SqsRecord, plan_deadlines
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.events import Events, OnError
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.queue.message import M
@@ -49,6 +43,7 @@ from holdfast.worker.handler import (
 if TYPE_CHECKING:
     from holdfast.queues.opening import SQSQueue
 
+BatchResponse = dict[str, list[dict[str, str]]]
 EntryPoint = Callable[[Any, Any], BatchResponse]
 
 _log = logging.getLogger("holdfast")
@@ -152,3 +147,66 @@ class _BatchEntryPoint(Generic[M]):
             if address not in self._opened:
                 self._opened[address] = self._open(address)
             return self._opened[address]
+
+
+# -- what Lambda passes, and the response it expects
+
+
+def parse_records(event: Any) -> list[SqsRecord]:
+    """Return the records in order. If a message occurs twice, its last delivery counts.
+
+    Raises ValueError if this is not an event of an SQS event source.
+    """
+    records = event.get("Records") if isinstance(event, Mapping) else None
+    if not isinstance(records, Sequence) or isinstance(records, str):
+        raise ValueError("not an SQS event: it has no list of Records")
+    return list({record.id: record for record in map(_parse_record, records)}.values())
+
+
+def _parse_record(record: Any) -> SqsRecord:
+    message_id = record.get("messageId") if isinstance(record, Mapping) else None
+    if not isinstance(message_id, str) or not message_id:
+        raise ValueError("not an SQS event: a record has no messageId")
+    attributes = record.get("attributes") or {}
+    raw = {
+        "MessageId": message_id,
+        "ReceiptHandle": record.get("receiptHandle") or "",
+        "Body": record.get("body") or "",
+        "Attributes": attributes,
+        "MessageAttributes": _convert_attributes(record.get("messageAttributes") or {}),
+    }
+    group = str(attributes.get("MessageGroupId", ""))
+    return SqsRecord(message_id, group, str(record.get("eventSourceARN", "")), raw)
+
+
+def _convert_attributes(attributes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Convert the sender's attributes to the names of SQS; Lambda encodes bytes as base64."""
+    return {name: _convert_attribute(value) for name, value in attributes.items()}
+
+
+def _convert_attribute(attribute: Mapping[str, Any]) -> dict[str, Any]:
+    value: dict[str, Any] = {"DataType": attribute.get("dataType", "String")}
+    if attribute.get("stringValue") is not None:
+        value["StringValue"] = attribute["stringValue"]
+    if attribute.get("binaryValue") is not None:
+        value["BinaryValue"] = b64decode(attribute["binaryValue"])
+    return value
+
+
+def report_failures(failed: Iterable[str]) -> BatchResponse:
+    """Return the response for Lambda, which deletes every message not named in it."""
+    return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
+
+
+def seconds_left(context: Any) -> float:
+    """Return the time left of the invocation, or infinity without a Lambda context."""
+    get_remaining = getattr(context, "get_remaining_time_in_millis", None)
+    return inf if get_remaining is None else float(get_remaining()) / 1000
+
+
+def log_safe_error(error: Exception) -> Any:
+    """Return what a log may show of an error.
+
+    Only the texts of HoldfastError are certain to contain no receipt, body or number.
+    """
+    return error if isinstance(error, HoldfastError) else type(error).__name__

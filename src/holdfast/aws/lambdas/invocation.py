@@ -14,14 +14,13 @@ after a message that failed. In other batches each message has a lane of its own
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from threading import Condition, Event, Lock, Thread
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
-from holdfast.aws.lambdas.event import SqsRecord
 from holdfast.errors import LeaseLost
 from holdfast.events import Claimed, Completed, OnError, add_error_callback
 from holdfast.lease.clock import Clock
@@ -42,6 +41,19 @@ _TICK_SECONDS = 0.1  # between two checks for handlers that take too long
 
 _SETTLED = frozenset({SettleResult.COMPLETED, SettleResult.DEAD_LETTERED})
 """The results after which a message need not be delivered again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SqsRecord:
+    """One record of the batch."""
+
+    id: str
+    """The message id of SQS, which Lambda calls itemIdentifier."""
+    group: str
+    """Its FIFO group, or '' if it has none."""
+    source_arn: str
+    raw: Mapping[str, Any] = field(repr=False)
+    """The message as `ReceiveMessage` would have returned it."""
 
 
 @dataclass(frozen=True, slots=True)

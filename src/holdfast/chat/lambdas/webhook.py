@@ -1,9 +1,17 @@
-"""Twilio's webhook requests as HTTP events of Lambda: parse, verify and respond.
+"""Twilio's webhook in Lambda: parse a request, verify it, stage its message, respond.
 
     REST API (v1), HTTP API (v2), function URL ─▶ WebhookRequest ─▶ form ─▶ signed? ─▶ Inbound
 
-Error texts, `repr` and logs contain no part of a request, because it holds bodies, numbers
-and signatures.
+    200   staged, or nothing to stage; an empty TwiML response, because the reply comes later
+    400   not a message that could ever be answered
+    403   not signed by Twilio with the configured token; nothing is stored or explained
+    405   not a POST
+    421   signed by doctor, whose token is right, while the URL that is checked here is not
+    503   store, queue or secrets are unavailable; Twilio tries its fallback URL
+
+Each 4xx is a `WebhookRefused` and each 503 a `WebhookFailed`, because Lambda counts neither as
+an error. Error texts, `repr` and logs contain no part of a request, because it holds bodies,
+numbers and signatures.
 """
 
 from base64 import b64decode
@@ -14,11 +22,16 @@ from threading import Lock
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-from holdfast.chat.errors import InvalidInbound, TransientError
+from holdfast.aws.lambdas.batch import log_safe_error
+from holdfast.chat import events as cv
+from holdfast.chat.errors import InvalidInbound, PermanentError, TransientError
+from holdfast.chat.lambdas.runtime import ChatRuntime
 from holdfast.chat.messages import Inbound, parse_inbound
 from holdfast.chat.ports import Secret, SecretStore
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.chat.settings import PROBE_URL
+from holdfast.errors import ConfigError, HoldfastError, QueueUnavailable, StoreUnavailable
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.queue.event_log import LoggedEvents
 
 HttpResponse = dict[str, Any]
 
@@ -274,3 +287,90 @@ def make_response(status: int) -> HttpResponse:
         "body": _EMPTY_TWIML if accepted else "",
         "isBase64Encoded": False,
     }
+
+
+# -- the function
+
+_UNSIGNED = (
+    "the signature is missing or does not match: check that HOLDFAST_CHAT_WEBHOOK_URL is the "
+    "URL configured at Twilio"
+)
+_OTHER_URL = (
+    "doctor signed with the right token, so HOLDFAST_CHAT_WEBHOOK_URL is not the URL that it "
+    "was told, which should be the one configured at Twilio"
+)
+_FAILURES: tuple[tuple[type[Exception], str], ...] = (
+    (ConfigError, "configuration"),
+    (PermanentError, "secret_unavailable"),  # the secret is all that staging asks a provider
+    (TransientError, "secret_unavailable"),
+    (StoreUnavailable, "store_unavailable"),
+    (QueueUnavailable, "queue_unavailable"),
+    (Exception, "unexpected"),
+)
+
+
+class StagingFunction:
+    """The entry point of stage 1. It is safe for threads."""
+
+    def __init__(self, chat: ChatRuntime) -> None:
+        self._chat = chat
+
+    def __call__(self, event: Any, context: Any) -> Any:
+        if isinstance(event, Mapping) and "Records" in event:
+            return self._chat.stage_batch(event, context)
+        try:
+            return make_response(self._handle_request(event))
+        except Exception as error:  # Twilio would get a 502, and Lambda would log the body
+            return make_response(self._fail(error))
+        finally:
+            self._chat.flush_events()
+
+    def _handle_request(self, event: Any) -> int:
+        try:
+            self._stage(parse_request(event))
+        except BadRequest as problem:
+            return self._refuse(event, problem)
+        except InvalidInbound as problem:
+            return self._refuse(event, BadRequest(str(problem), "unanswerable"))
+        return 200
+
+    def _stage(self, request: WebhookRequest) -> None:
+        if request.method != "POST":
+            raise BadRequest("not a POST: choose it at Twilio", "method", 405)
+        form = parse_form(request)
+        app = self._chat.app
+        signatures = self._chat.build_once("signatures", self._make_signature_check)
+        url = app.settings.webhook_url or request.url
+        signature = request.headers.get(SIGNATURE, "")
+        if not signatures.is_valid(url, form, signature):
+            if signatures.is_valid(PROBE_URL, form, signature):
+                raise BadRequest(_OTHER_URL, "signature", 421)
+            raise BadRequest(_UNSIGNED, "signature", 403)
+        if is_empty_form(form):
+            problem = "the message is empty: no text, nothing attached"
+            self._chat.events.emit(cv.InboundRefused(problem))
+        else:
+            app.stager.stage(parse_message(form))
+
+    def _make_signature_check(self) -> SignatureCheck:
+        app = self._chat.app
+        if (reference := app.settings.twilio_secret) is None:
+            raise ConfigError(
+                "HOLDFAST_CHAT_TWILIO_SECRET is not set: without Twilio's token "
+                "its requests cannot be distinguished from forged ones"
+            )
+        return SignatureCheck(app.providers.secrets, reference, self._chat.clock)
+
+    def _refuse(self, event: Any, problem: BadRequest) -> int:
+        reason = problem.reason if carries_signature(event) else "unsigned"
+        self._chat.events.emit(cv.WebhookRefused(reason, str(problem)))
+        return problem.status
+
+    def _fail(self, error: Exception) -> int:
+        reason = next(reason for kind, reason in _FAILURES if isinstance(error, kind))
+        event = cv.WebhookFailed(reason, str(log_safe_error(error)))
+        try:
+            self._chat.events.emit(event)
+        except Exception:  # the telemetry cannot be built, so nothing subscribes to events yet
+            LoggedEvents().emit(event)
+        return 503

@@ -40,7 +40,7 @@ from holdfast.chat.errors import (
 from holdfast.chat.model import digest_texts
 from holdfast.chat.outbox import WriterAnswer
 from holdfast.chat.ports import ReplyRequest, Secret
-from holdfast.chat.providers.vendor_logs import silence_vendor_logs
+from holdfast.chat.providers import silence_vendor_logs
 from holdfast.errors import HoldfastError
 from holdfast.version import format_install_command
 

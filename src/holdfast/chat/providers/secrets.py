@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
 
-from holdfast.aws import clients, errors
+from holdfast.aws import errors
 from holdfast.aws.checked_call import call_checked
+from holdfast.aws.clients import make_retrying_client
 from holdfast.chat.errors import PermanentError, TransientError
-from holdfast.chat.ports import Secret, SecretStore, parse_secret
-from holdfast.chat.providers.vendor_logs import silence_vendor_logs
+from holdfast.chat.ports import Secret, parse_secret
+from holdfast.chat.providers import silence_vendor_logs
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
@@ -33,24 +34,34 @@ _REFUSALS = {
 
 
 class SecretResolver:
-    """The secret store that chooses a source by the form of the reference.
+    """The secret store that chooses a source by the form of the reference. Safe for threads.
 
-    The environment and files are read each time. The client of AWS Secrets Manager is made
-    when the first secret from there is requested.
+    The environment and files are read each time. A secret of AWS Secrets Manager is requested
+    once in `cache_seconds`; call `forget` for one that was rotated earlier. `make_client` is
+    called when the first secret from there is requested.
     """
 
     def __init__(
         self,
         environment: Mapping[str, str] = os.environ,
-        aws_factory: Callable[[], SecretStore] | None = None,
+        make_client: Callable[[], Any] = lambda: make_retrying_client("secretsmanager"),
+        *,
+        cache_seconds: float = 300.0,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        # At DEBUG level it logs each response, which contains the secret.
+        silence_vendor_logs("botocore.parsers")
         self._environment = environment
-        self._aws_factory = aws_factory or SecretsManagerSecrets
-        self._aws: SecretStore | None = None
+        self._make_client, self._client = make_client, None
+        self._cache_seconds, self._clock = cache_seconds, clock
+        self._cache: dict[str, tuple[float, Secret]] = {}
         self._lock = Lock()
 
     def get(self, reference: str) -> Secret:
-        """Return the secret from the source that the reference names."""
+        """Return the secret from the source that the reference names.
+
+        Raises PermanentError or TransientError.
+        """
         if not reference.strip():
             raise PermanentError("the config names no secret")
         if reference.startswith("sk-"):
@@ -58,8 +69,8 @@ class SecretResolver:
             raise PermanentError(
                 "the config contains a key where the name of a secret should be"
             )
-        if not _is_local(reference):
-            return self._open_manager().get(reference)
+        if not reference.startswith(("env:", "file:")):
+            return self._get_managed(reference)
         kind, _, name = reference.partition(":")
         if not name:
             raise PermanentError(f"secret {reference!r}: it must be env:NAME or file:PATH")
@@ -70,22 +81,39 @@ class SecretResolver:
 
     def forget(self, reference: str) -> None:
         """Drop the cached secret, so that the next `get` fetches it again."""
-        if reference.strip() and not _is_local(reference):
-            self._open_manager().forget(reference)
-
-    def _open_manager(self) -> SecretStore:
         with self._lock:
-            if self._aws is None:
+            self._cache.pop(reference, None)
+
+    def _get_managed(self, reference: str) -> Secret:
+        asked_at = self._clock.monotonic()
+        with self._lock:
+            until, cached = self._cache.get(reference, (asked_at, None))
+        if cached is not None and asked_at < until:
+            return cached
+        secret = parse_secret(reference, self._fetch(reference))
+        with self._lock:
+            self._cache[reference] = (asked_at + self._cache_seconds, secret)
+        return secret
+
+    def _fetch(self, reference: str) -> str:
+        client = self._get_client()  # not in the block, whose errors need botocore
+        try:
+            response = call_checked(client, "get_secret_value", SecretId=reference)
+        except errors.get_client_errors() as error:
+            raise _translate_error(reference, error) from None
+        if not isinstance(text := response.get("SecretString"), str):
+            raise PermanentError(f"secret {reference!r} is binary: it must be text")
+        return text
+
+    def _get_client(self) -> Any:
+        with self._lock:
+            if self._client is None:
                 try:
-                    self._aws = self._aws_factory()
+                    self._client = self._make_client()
                 except ConfigError as error:
                     text = f"{error}; or name secrets as env:NAME or file:PATH"
                     raise PermanentError(text) from None
-            return self._aws
-
-
-def _is_local(reference: str) -> bool:
-    return reference.startswith(("env:", "file:"))
+            return self._client
 
 
 def _read_file(reference: str, path: str) -> str:
@@ -108,55 +136,6 @@ def _read_file(reference: str, path: str) -> str:
         return data.decode()
     except UnicodeDecodeError:
         raise PermanentError(f"secret {reference!r} is not UTF-8") from None
-
-
-class SecretsManagerSecrets:
-    """A secret source that is thread-safe and requests each secret once in `cache_seconds`.
-
-    Call `forget` for a secret that was rotated earlier.
-    """
-
-    def __init__(
-        self, client: Any = None, cache_seconds: float = 300.0, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
-        # At DEBUG level it logs each response, which contains the secret.
-        silence_vendor_logs("botocore.parsers")
-        self._client = (
-            clients.make_retrying_client("secretsmanager") if client is None else client
-        )
-        self._cache_seconds = cache_seconds
-        self._clock = clock
-        self._cache: dict[str, tuple[float, Secret]] = {}
-        self._lock = Lock()
-
-    def get(self, reference: str) -> Secret:
-        """Return the secret, from the cache if it is fresh.
-
-        Raises PermanentError or TransientError.
-        """
-        asked_at = self._clock.monotonic()
-        with self._lock:
-            until, cached = self._cache.get(reference, (asked_at, None))
-        if cached is not None and asked_at < until:
-            return cached
-        secret = parse_secret(reference, self._fetch(reference))
-        with self._lock:
-            self._cache[reference] = (asked_at + self._cache_seconds, secret)
-        return secret
-
-    def forget(self, reference: str) -> None:
-        """Remove the secret from the cache."""
-        with self._lock:
-            self._cache.pop(reference, None)
-
-    def _fetch(self, reference: str) -> str:
-        try:
-            response = call_checked(self._client, "get_secret_value", SecretId=reference)
-        except errors.get_client_errors() as error:
-            raise _translate_error(reference, error) from None
-        if not isinstance(text := response.get("SecretString"), str):
-            raise PermanentError(f"secret {reference!r} is binary: it must be text")
-        return text
 
 
 def _translate_error(reference: str, error: Exception) -> HoldfastError:

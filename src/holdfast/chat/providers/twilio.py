@@ -33,7 +33,7 @@ from holdfast.chat.errors import (
 )
 from holdfast.chat.outbox import SentPart
 from holdfast.chat.ports import ReplyPart, Secret
-from holdfast.chat.providers.vendor_logs import silence_vendor_logs
+from holdfast.chat.providers import silence_vendor_logs
 from holdfast.errors import HoldfastError
 from holdfast.lease.clock import to_utc
 from holdfast.version import format_install_command

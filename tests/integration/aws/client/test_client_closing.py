@@ -5,7 +5,7 @@ from threading import Event, Thread
 
 import pytest
 
-from holdfast.aws.json_client.transport import ConnectionPool, Timeouts
+from holdfast.aws.json_client.transport import CallLimits, ConnectionPool
 from holdfast.testing import ManualClock
 from support.aws.calls import QUEUE
 from support.aws.client_kinds import ClientMaker
@@ -64,7 +64,7 @@ def test_a_connection_that_was_idle_for_long_is_not_used_again(server: LoopbackS
     """What is between may have forgotten it, and then the request would wait in vain."""
     server.on("/", make_success({}))
     clock = ManualClock()
-    pool = ConnectionPool(server.url(""), Timeouts(10.0, 10.0), clock)
+    pool = ConnectionPool(server.url(""), CallLimits(10.0, 10.0), clock)
     for idle_seconds in (0.0, 59.0, 61.0):
         clock.advance(idle_seconds)
         assert pool.send({"host": server.origin}, b"{}").status == 200

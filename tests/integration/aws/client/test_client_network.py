@@ -1,7 +1,6 @@
-"""Clients on real TLS, behind proxies, and with names that do not resolve."""
+"""Clients on real TLS, and with names that do not resolve."""
 
 import socket
-from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,22 +8,20 @@ from time import monotonic
 from typing import Any, NoReturn
 
 import pytest
-from botocore.exceptions import ProxyConnectionError, SSLError
+from botocore.exceptions import SSLError
 
-from holdfast.errors import ConfigError, QueueUnavailable
+from holdfast.errors import QueueUnavailable
 from holdfast.exports.errors import CallbackRefused, CallbackUnclear
 from support.aws.broken import CONNECTIONS, close_after
 from support.aws.calls import QUEUE
 from support.aws.client_kinds import ClientMaker
 from support.aws.queue_calls import call_queue, send_success
-from support.aws.responses import Response, make_success
+from support.aws.responses import make_success
 from support.certificates import make_certificate
-from support.http_server import LoopbackServer, Wire
+from support.http_server import LoopbackServer
 from support.waiting import wait_until
 
 URL = make_success({"QueueUrl": QUEUE})
-HTML = b"<html><h1>Proxy Authentication Required</h1></html>"
-PASSWORD = "proxy-password-canary"
 
 
 # -- TLS
@@ -184,90 +181,3 @@ def test_an_address_that_does_not_answer_leaves_time_for_the_next(
     server.on("/", URL)
     resolve_to(monkeypatch, full_port, int(server.origin.rpartition(":")[2]))
     assert call_queue(client) == QUEUE
-
-
-# -- proxies
-
-
-@pytest.fixture
-def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackServer]:
-    """A proxy with a password, which every client uses."""
-    with LoopbackServer() as proxy:
-        for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
-            monkeypatch.setenv(name, f"http://user:{PASSWORD}@{proxy.origin}")
-        for name in ("NO_PROXY", "no_proxy"):
-            monkeypatch.delenv(name, raising=False)
-        yield proxy
-
-
-def test_a_plain_request_goes_through_the_proxy(
-    maker: ClientMaker, proxy: LoopbackServer
-) -> None:
-    proxy.on("http://sqs.example/", URL)
-    assert call_queue(maker.make_fail_fast(url="http://sqs.example")) == QUEUE
-    login = b64encode(f"user:{PASSWORD}".encode()).decode()
-    assert proxy.asks[0].headers["proxy-authorization"] == f"Basic {login}"
-    assert proxy.asks[0].headers["host"] == "sqs.example"
-
-
-def test_hosts_without_a_proxy_are_called_directly(
-    maker: ClientMaker,
-    server: LoopbackServer,
-    proxy: LoopbackServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    server.on("/", URL)
-    assert call_queue(maker.make_fail_fast()) == QUEUE
-    assert proxy.asks == []
-
-
-@pytest.mark.parametrize(
-    ("status", "error", "callback_error"),
-    [
-        ("407 Proxy Authentication Required", ConfigError, CallbackRefused),
-        ("502 Bad Gateway", QueueUnavailable, CallbackUnclear),
-        ("504 Gateway Timeout", QueueUnavailable, CallbackUnclear),
-    ],
-)
-def test_the_page_of_a_proxy_is_no_response_of_the_service(
-    maker: ClientMaker, proxy: LoopbackServer, status: str, error: Any, callback_error: Any
-) -> None:
-    proxy.on("http://service.example/", Response(status, HTML))
-    with pytest.raises(error):
-        call_queue(maker.make_fail_fast(url="http://service.example"))
-    with pytest.raises(callback_error):
-        send_success(maker.make_fail_fast("stepfunctions", url="http://service.example"))
-    assert len(proxy.asks) == 2
-
-
-@pytest.mark.parametrize("status", ["407 Proxy Authentication Required", "502 Bad Gateway"])
-def test_a_proxy_that_opens_no_tunnel_is_named_without_its_password(
-    maker: ClientMaker, proxy: LoopbackServer, status: str
-) -> None:
-    proxy.on("sqs.example:443", Response(status, HTML))
-    proxy.on("states.example:443", Response(status, HTML))
-    client = maker.make_fail_fast(url="https://sqs.example")
-    with pytest.raises(ProxyConnectionError) as raised:
-        client.get_queue_url(QueueName="letters")
-    if maker.kind == "lean":  # boto3 masks it only since its version 1.41
-        assert PASSWORD not in str(raised.value)
-    with pytest.raises(CallbackRefused, match="never reached"):
-        send_success(maker.make_fail_fast("stepfunctions", url="https://states.example"))
-    assert {ask.method for ask in proxy.asks} == {"CONNECT"}
-
-
-def test_a_tunnel_checks_the_certificate_of_the_service(
-    lean: ClientMaker, proxy: LoopbackServer
-) -> None:
-    """The proxy itself answers in the tunnel, without any TLS."""
-
-    def open_tunnel(ask: Any, wire: Wire) -> None:
-        wire.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-        wire.close()
-
-    proxy.on("sqs.example:443", open_tunnel)
-    with pytest.raises(QueueUnavailable):
-        call_queue(lean.make_fail_fast(url="https://sqs.example"))
-    assert [ask.method for ask in proxy.asks] == ["CONNECT"]

@@ -30,7 +30,6 @@ CALLED = [
     ("dynamodb", "put_item"),
     ("stepfunctions", "send_task_success"),
 ]
-PASSWORD = "proxy-password-canary"
 FAILURES: dict[str, Route] = {
     **{name: route for name, route in CONNECTIONS.items() if name != "silent"},
     **CONTENTS,
@@ -92,7 +91,6 @@ def find_secrets(text: str, server: LoopbackServer) -> set[str]:
         BODY[:11],
         RECEIPT,
         TOKEN,
-        PASSWORD,
     }
     return {secret for secret in secrets if secret in text}
 
@@ -160,20 +158,3 @@ def test_credentials_that_cannot_be_refreshed_are_not_told(
     credential_server.is_broken = True
     output.run(lambda: call_queue(client))
     assert not find_secrets(output.read(client, client._credentials), server)
-
-
-def test_the_password_of_a_proxy_is_not_told(
-    lean: ClientMaker,
-    server: LoopbackServer,
-    output: Output,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
-        monkeypatch.setenv(name, f"http://user:{PASSWORD}@{server.origin}")
-    for name in ("NO_PROXY", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    for url in ("http://sqs.example", "https://sqs.example"):
-        client = lean.make_fail_fast(url=url)
-        output.run(lambda: call_queue(client))  # noqa: B023
-    assert len(server.asks) == 2
-    assert not find_secrets(output.read(client), server)

@@ -18,8 +18,7 @@ from botocore.session import Session
 from holdfast.aws import clients
 from holdfast.aws.json_client.client import JsonClient
 from holdfast.aws.json_client.operations import SERVICES
-from holdfast.aws.json_client.settings import ask_botocore, read_environment
-from holdfast.aws.json_client.transport import find_proxy
+from holdfast.aws.json_client.settings import ask_botocore, can_be_called, read_environment
 from holdfast.errors import ConfigError
 
 CALLS: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -246,7 +245,7 @@ def test_half_of_the_credentials_are_refused_as_boto3_does(
         {"AWS_ACCOUNT_ID_ENDPOINT_MODE": "required"},
         {"AWS_AUTH_SCHEME_PREFERENCE": "sigv4a"},
         {"AWS_ENDPOINT_URL": "http://127.0.0.1:4566/with/a/path"},
-        {"HTTPS_PROXY": "https://proxy.internal:3128"},
+        {"HTTPS_PROXY": "http://proxy.internal:3128"},
         {"AWS_DEFAULT_REGION": "fips-us-east-1"},
     ],
 )
@@ -260,26 +259,23 @@ def test_an_unusual_setting_is_left_to_boto3(
     assert not isinstance(clients.make_retrying_client("dynamodb"), JsonClient)
 
 
-# -- proxies
-
-
 @pytest.mark.parametrize(
-    ("variables", "endpoint", "proxy"),
+    ("variables", "endpoint", "is_called"),
     [
-        ({}, "https://sqs.example", None),
-        ({"HTTPS_PROXY": "http://p:1"}, "https://sqs.example", "http://p:1"),
-        ({"https_proxy": "p:1"}, "https://sqs.example", "http://p:1"),
-        ({"HTTP_PROXY": "http://p:1"}, "https://sqs.example", None),
-        ({"HTTP_PROXY": "http://p:1"}, "http://sqs.example:80", "http://p:1"),
-        ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": ".example"}, "https://sqs.example", None),
-        ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "a,127.0.0.1"}, "https://127.0.0.1:2", None),
-        ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "*"}, "https://sqs.example", None),
-        ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "b"}, "https://a", "http://p:1"),
+        ({}, "https://sqs.example", True),
+        ({"HTTPS_PROXY": "http://p:1"}, "https://sqs.example", False),
+        ({"https_proxy": "p:1"}, "https://sqs.example", False),
+        ({"HTTP_PROXY": "http://p:1"}, "https://sqs.example", True),
+        ({"HTTP_PROXY": "http://p:1"}, "http://sqs.example:80", False),
+        ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": ".example"}, "https://sqs.example", True),
+        ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "a,127.0.0.1"}, "https://127.0.0.1:2", True),
+        ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "*"}, "https://sqs.example", True),
+        ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "b"}, "https://a", False),
     ],
 )
-def test_the_proxy_is_that_of_the_environment(
-    environ: pytest.MonkeyPatch, variables: dict[str, str], endpoint: str, proxy: str | None
+def test_a_proxy_of_the_environment_is_left_to_boto3(
+    environ: pytest.MonkeyPatch, variables: dict[str, str], endpoint: str, is_called: bool
 ) -> None:
     for name, value in variables.items():
         environ.setenv(name, value)
-    assert find_proxy(endpoint) == proxy
+    assert can_be_called(endpoint) is is_called

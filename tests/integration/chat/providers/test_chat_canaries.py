@@ -18,11 +18,10 @@ from test_smtp_sender import MailServer
 from holdfast.chat.model import ConversationKey
 from holdfast.chat.ports import NO_SECRET, ReplyPart, ReplyRequest, Secret
 from holdfast.chat.providers.openai import OpenAIWriter
-from holdfast.chat.providers.secrets import SecretsManagerSecrets
+from holdfast.chat.providers.secrets import SecretResolver
 from holdfast.chat.providers.smtp import SmtpSender
 from holdfast.chat.providers.twilio import TwilioSender
-from support.vendors.sending import send
-from support.vendors.server import Fault, VendorServer
+from support.vendors.server import Fault, VendorServer, send
 
 CANARY = "canary-7f3a"  # in every key, password and text
 NUMBER = "+49151555000111"
@@ -148,7 +147,7 @@ def test_a_secret_of_secrets_manager_is_in_no_log(
     caplog.set_level(logging.DEBUG)
     manager.create_secret(Name="key", SecretString="other")
     manager.put_secret_value(SecretId="key", SecretString=f'{{"api_key": "{CANARY}"}}')
-    secrets = SecretsManagerSecrets(manager)
+    secrets = SecretResolver({}, lambda: manager)
     caplog.clear()
     secret = secrets.get("key")
     assert CANARY in secret.reveal("api_key")

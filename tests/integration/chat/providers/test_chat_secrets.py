@@ -17,7 +17,7 @@ from botocore.config import Config
 from moto import mock_aws
 
 from holdfast.chat.errors import PermanentError, TransientError
-from holdfast.chat.providers.secrets import SecretResolver, SecretsManagerSecrets
+from holdfast.chat.providers.secrets import SecretResolver
 from holdfast.errors import ConfigError
 from holdfast.testing.clock import ManualClock
 from support.http_server import LoopbackServer, status
@@ -140,7 +140,7 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_a_secret_is_fetched_once_until_it_is_old_or_forgotten(manager: Any) -> None:
     clock = ManualClock()
     manager.create_secret(Name="twilio", SecretString='{"auth_token": "one"}')
-    secrets = SecretsManagerSecrets(manager, 300, clock)
+    secrets = SecretResolver({}, lambda: manager, cache_seconds=300, clock=clock)
 
     def token_after(value: str) -> str:
         manager.put_secret_value(SecretId="twilio", SecretString=value)
@@ -157,7 +157,7 @@ def test_a_secret_is_fetched_once_until_it_is_old_or_forgotten(manager: Any) -> 
 
 
 def test_a_refusal_is_not_remembered(manager: Any) -> None:
-    secrets = SecretsManagerSecrets(manager, 300, ManualClock())
+    secrets = SecretResolver({}, lambda: manager)
     with pytest.raises(PermanentError, match=r"'late'.* no secret has that name"):
         secrets.get("late")
     manager.create_secret(Name="late", SecretString="sk-1")
@@ -168,7 +168,7 @@ def test_a_secret_that_is_deleted_or_binary_is_permanent(manager: Any) -> None:
     manager.create_secret(Name="gone", SecretString="x")
     manager.delete_secret(SecretId="gone")
     manager.create_secret(Name="binary", SecretBinary=CANARY.encode())
-    secrets = SecretsManagerSecrets(manager)
+    secrets = SecretResolver({}, lambda: manager)
     with pytest.raises(PermanentError, match="being deleted"):
         secrets.get("gone")
     with pytest.raises(PermanentError, match="binary") as caught:
@@ -195,7 +195,7 @@ def test_each_error_of_secrets_manager_is_translated(
     client, vendors = own_manager
     vendors.books.order("aws.secret", Fault(status, code))
     with pytest.raises(kind, match=words) as caught:
-        SecretsManagerSecrets(client).get("twilio")
+        SecretResolver({}, lambda: client).get("twilio")
     assert "'twilio'" in str(caught.value)
     assert "no: /" not in render_error(caught.value)  # how the vendor's own text begins
 
@@ -219,7 +219,7 @@ def test_a_manager_that_does_not_answer_is_passing(own_manager: Any) -> None:
     client, vendors = own_manager
     vendors.books.order("aws.secret", Fault(how="close"))
     with pytest.raises(TransientError, match="ConnectionClosedError"):
-        SecretsManagerSecrets(client).get("twilio")
+        SecretResolver({}, lambda: client).get("twilio")
 
 
 def test_a_server_that_responds_for_the_manager_is_an_outage() -> None:
@@ -234,7 +234,7 @@ def test_a_server_that_responds_for_the_manager_is_an_outage() -> None:
             aws_secret_access_key="testing",
         )
         with pytest.raises(TransientError, match="'twilio'"):
-            SecretsManagerSecrets(client).get("twilio")
+            SecretResolver({}, lambda: client).get("twilio")
 
 
 # -- both kinds
@@ -243,12 +243,12 @@ def test_a_server_that_responds_for_the_manager_is_an_outage() -> None:
 def test_the_reference_says_where_a_secret_is(manager: Any) -> None:
     made = []
 
-    def factory() -> SecretsManagerSecrets:
+    def make_client() -> Any:
         made.append(1)
-        return SecretsManagerSecrets(manager)
+        return manager
 
     manager.create_secret(Name="prod/key", SecretString="of amazon")
-    secrets = SecretResolver({"KEY": "of the environment"}, factory)
+    secrets = SecretResolver({"KEY": "of the environment"}, make_client)
     assert secrets.get("env:KEY").reveal("api_key") == "of the environment"
     assert made == []
     for _ in range(2):
@@ -257,10 +257,10 @@ def test_the_reference_says_where_a_secret_is(manager: Any) -> None:
 
 
 def test_without_boto3_the_remedy_is_named() -> None:
-    def factory() -> SecretsManagerSecrets:
+    def make_client() -> Any:
         raise ConfigError("Amazon's services need boto3: pip install '.[aws]'")
 
-    secrets = SecretResolver({}, factory)
+    secrets = SecretResolver({}, make_client)
     with pytest.raises(PermanentError, match=r"\.\[aws\].*env:NAME or file:PATH"):
         secrets.get("prod/key")
 

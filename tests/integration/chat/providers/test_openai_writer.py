@@ -21,7 +21,7 @@ from holdfast.chat.errors import (
 )
 from holdfast.chat.outbox import WriterAnswer
 from holdfast.chat.ports import NO_SECRET, ReplyRequest, Secret
-from holdfast.chat.providers.echo import EchoWriter
+from holdfast.chat.providers.local import EchoWriter
 from holdfast.chat.providers.openai import OpenAIWriter
 from support.vendors.server import Fault, VendorServer
 

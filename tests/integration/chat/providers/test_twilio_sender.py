@@ -4,13 +4,9 @@ It is known whether a
 reply was sent, surely not sent, or in doubt; and what is in doubt is found again when
 Twilio has it (MS-06, MS-22, I-MS-2)."""
 
-import json
-import select
-import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from email.utils import formatdate
 from typing import Any
@@ -27,10 +23,7 @@ from holdfast.chat.errors import (
 from holdfast.chat.model import ConversationKey
 from holdfast.chat.ports import ReplyPart, Secret
 from holdfast.chat.providers.twilio import TwilioSender
-from support.paths import make_child_environment
-from support.vendors import server as vendor_server
-from support.vendors.sending import send
-from support.vendors.server import Fault, VendorServer
+from support.vendors.server import Ask, Fault, VendorServer, send
 
 SECRET = Secret("twilio", {"account_sid": "AC1", "auth_token": "token"})
 NUMBER = "whatsapp:+491510000001"
@@ -178,7 +171,7 @@ def lay(vendors: VendorServer, **values: Any) -> str:
     """Add a message to Twilio's list."""
     books = vendors.books
     body = {"To": NUMBER, "From": SENDER, "Body": "hello"}
-    message = books.send(vendor_server.Ask("", "", "", {}, body, ""))
+    message = books.send(Ask("", "", "", {}, body, ""))
     message.update(values)
     return str(message["sid"])
 
@@ -292,30 +285,32 @@ def test_a_question_that_fails_does_not_say_that_nothing_was_sent(
     assert type(caught.value) is kind
 
 
-# -- the servers as a separate process, as other tests use them
+# -- imports; test_chat_import_crashes.py kills processes during them
 
 
-def test_the_fake_vendors_run_as_a_process_with_configurable_faults(
-    sender: TwilioSender,
-) -> None:
-    command = [sys.executable, vendor_server.__file__, "--until-stdin-closes"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, env=make_child_environment(), **pipes) as process:
-        try:
-            assert select.select([process.stdout], [], [], 60)[0]
-            about = json.loads(process.stdout.readline())
-            fault = json.dumps({"on": "twilio.send", "status": 429}).encode()
-            with urllib.request.urlopen(f"{about['twilio']}/_fault", fault, timeout=30):
-                pass
-            key = ConversationKey(NUMBER, "c1")
-            reply = ReplyPart(key, {"sender": SENDER, "base_url": about["twilio"]}, "hi", "r")
-            with pytest.raises(TransientError):
-                send(sender, reply, SECRET, timeout_seconds=WAIT)
-            send(sender, reply, SECRET, timeout_seconds=WAIT)
-            with urllib.request.urlopen(f"{about['twilio']}/_seen", timeout=30) as answer:
-                seen = json.load(answer)
-            assert [item["body"] for item in seen["messages"]] == ["hi"]
-            assert [item["fault"] for item in seen["asks"]] == ["answer 429", ""]
-        finally:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+NO_IMPORTS = """
+import sys
+from holdfast.chat.providers.twilio import TwilioSender
+from holdfast.chat.model import ConversationKey
+from holdfast.chat.ports import ReplyPart
+from holdfast.chat.ports import Secret
+config = {"sender": "+4930000000", "base_url": sys.argv[1]}
+part = ReplyPart(ConversationKey("+491510000001", "chat"), config, "hello", "reference")
+secret = Secret("twilio", {"account_sid": "AC1", "auth_token": "token"})
+with TwilioSender().connect(part, secret, timeout_seconds=60) as send:
+    imported = []
+    sys.addaudithook(lambda event, args: event == "import" and imported.append(args[0]))
+    send()
+print(imported)
+"""
+
+
+def test_nothing_is_imported_between_the_note_and_the_send(vendors: VendorServer) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", NO_IMPORTS, vendors.twilio],
+        capture_output=True,
+        text=True,
+        timeout=WAIT * 3,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr

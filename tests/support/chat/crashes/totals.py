@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from chaos.file_providers import sent
 from holdfast.chat.model import Conversation, HistoryMessage, ParkedBatch, Status
 from holdfast.chat.outbox import SendingReply
-from holdfast.chat.providers.outbox import read_outbox
-from support.chat.crashes.file_providers import sent
+from holdfast.chat.providers.local import read_outbox
 from support.chat.crashes.worker_process import KEY, Place
 
 

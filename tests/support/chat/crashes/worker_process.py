@@ -13,13 +13,21 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Literal
 
+from chaos.file_providers import (
+    ForgetfulWriter,
+    Ledger,
+    LedgerSender,
+    OneSecret,
+    Partners,
+    ThreadWriter,
+)
 from holdfast.chat.messages import Inbound, Trigger
 from holdfast.chat.model import Channel, ConversationKey, LockAcquired, Status
 from holdfast.chat.outbox import SendingReply
 from holdfast.chat.policy import ConversationPolicy, ConversationProfile, Doubt
 from holdfast.chat.ports import ReplySender, ReplyWriter
 from holdfast.chat.processor import BatchProcessor
-from holdfast.chat.providers.outbox import OutboxSender
+from holdfast.chat.providers.local import OutboxSender
 from holdfast.chat.sqlite_conversations import SQLiteConversations
 from holdfast.chat.staging import Stager
 from holdfast.chat.sweeper import Sweeper
@@ -34,14 +42,6 @@ from holdfast.testing.clock import ManualClock
 from holdfast.worker.context import Context
 from holdfast.worker.outcome import Outcome, retry_after_error, to_outcome
 from holdfast.worker.settle import settle
-from support.chat.crashes.file_providers import (
-    ForgetfulWriter,
-    Ledger,
-    LedgerSender,
-    OneSecret,
-    Partners,
-    ThreadWriter,
-)
 from support.chat.crashes.kill_point import CALL_SECONDS, Doom
 
 KEY = ConversationKey("whatsapp:+4915100000000", "chat-one")

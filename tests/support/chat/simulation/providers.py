@@ -33,6 +33,7 @@ class Assistant:
         self._fate, self._on_question = fate, on_question
         self._threads: dict[str, list[tuple[str, WriterAnswer]]] = defaultdict(list)
         self._written_for: dict[str, tuple[str, ...]] = {}  # by the reply's first word
+        self.words = 2  # of a reply
 
     def written_for(self, text: str) -> tuple[str, ...]:
         """Return the sids that this reply, or this part of one, answers."""
@@ -63,7 +64,7 @@ class Assistant:
 
     def _write_new(self, question: ReplyRequest) -> WriterAnswer:
         number = len(self._written_for) + 1
-        words = 500 if number % 6 == 0 else 2  # some need two messages
+        words = 500 if number % 6 == 0 else self.words  # 500 need two messages
         text = " ".join([f"#{number}"] * words)
         sids = tuple(question.text.split("\n"))
         self._written_for[f"#{number}"] = sids
@@ -86,6 +87,7 @@ class Carrier:
     on_sent: Callable[[ReplyPart], None]
     sent: list[tuple[ReplyPart, SentPart]] = field(default_factory=list)
     listed_at: dict[str, float] = field(default_factory=dict)  # by sid
+    unclear: list[bool] = field(default_factory=list)  # the next answers are lost; True: sent
     secret_fields = ()
     repeatable = False
 
@@ -98,9 +100,16 @@ class Carrier:
         yield lambda: self.send(part)
 
     def send(self, part: ReplyPart) -> SentPart:
+        if self.unclear:
+            self._lose_answer(part, is_sent=self.unclear.pop())
         if self.fate.strikes(self.fate.weather.sender_fails):
             self._fail(part)
         return self._accept(part)
+
+    def _lose_answer(self, part: ReplyPart, *, is_sent: bool) -> None:
+        if is_sent:
+            self._accept(part)
+        raise SendUnclear("no response")
 
     def _fail(self, part: ReplyPart) -> None:
         match self.fate.random.randrange(8):
@@ -108,11 +117,8 @@ class Carrier:
                 raise TransientError("throttled")
             case 3:
                 raise PermanentError("no such number")
-            case 4 | 5:
-                raise SendUnclear("no response; it was not sent")
-            case _:
-                self._accept(part)
-                raise SendUnclear("no response; it was sent")
+            case number:
+                self._lose_answer(part, is_sent=number > 5)
 
     def _accept(self, part: ReplyPart) -> SentPart:
         accepted = SentPart(f"SM{len(self.sent) + 1}", "queued")

@@ -9,6 +9,7 @@ from itertools import count
 
 from holdfast.chat.policy import ConversationPolicy, Doubt
 from support.chat.simulation.fault_rates import Died, Weather
+from support.chat.simulation.providers import Finder
 from support.chat.simulation.runs import finish_quietly, make_inbound
 from support.chat.simulation.world import KEYS, Build, Process, World
 from support.interleaving import Baton, Policy, Scripted, explore
@@ -56,6 +57,9 @@ class Scene:
     window_seconds: float = 0.0
     quiet_seconds: float = 0.0
     in_doubt: Doubt = "at_most_once"
+    finder: Finder = "finds"
+    words: int = 2  # of each reply; 500 need two parts
+    unclear: Sequence[bool] = ()  # the first answers of the sender are lost; True: it has sent
 
     @property
     def conversation_policy(self) -> ConversationPolicy:
@@ -72,8 +76,13 @@ class Scene:
     def play(self, policy: Policy, trouble: Trouble, build: Build) -> Baton:
         """Run the scene until nothing is left to do, without a sweeper. Raises Violation."""
         world = World(
-            Weather(leap=0.0), policy, build=build, conversation_policy=self.conversation_policy
+            Weather(leap=0.0),
+            policy,
+            build=build,
+            finder=self.finder,
+            conversation_policy=self.conversation_policy,
         )
+        world.assistant.words, world.carrier.unclear = self.words, list(self.unclear)
         if self.twice:
             world.box.copies = 2
         stage = Stage(world)
@@ -175,4 +184,10 @@ SCENES = {
     "the webhook is repeated": Scene(numbers=(0, 1)),
     "the customer is still typing": Scene(window_seconds=0.5, quiet_seconds=1.0),
     "an unclear part is sent again": Scene(in_doubt="at_least_once"),
+    "the sender cannot be queried": Scene(numbers=(), finder="cannot tell"),
+    "the reply has two parts": Scene(numbers=(), words=500),
+    "the sender's answer is lost": Scene(numbers=(), in_doubt="if_missing", unclear=[True]),
+    "the sender fails without an answer": Scene(
+        numbers=(), in_doubt="if_missing", unclear=[False]
+    ),
 }

@@ -4,8 +4,12 @@ from zlib import crc32
 
 import pytest
 
-from holdfast.aws.json_client.response_reader import HttpResponse, InvalidResponse
-from holdfast.aws.json_client.responses import parse_error, parse_result
+from holdfast.aws.json_client.responses import (
+    HttpResponse,
+    InvalidResponse,
+    parse_error,
+    parse_result,
+)
 
 BODY = b'{"Item": {"id": {"S": "canary"}}}'
 

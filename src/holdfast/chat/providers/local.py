@@ -1,12 +1,13 @@
-"""Replies written to a folder, one file each, for trials and for programs that read them.
+"""Providers that need no service: a writer that echoes, and a sender to a folder.
 
-Only the files' owner can read them, because they contain the texts of conversations.
+The folder has one file for each reply, for trials and for programs that read them. Only the
+files' owner can read them, because they contain the texts of conversations.
 """
 
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -15,13 +16,34 @@ from typing import Any
 
 from holdfast.chat.errors import PermanentError, TransientError
 from holdfast.chat.model import digest_texts
-from holdfast.chat.outbox import SentPart
-from holdfast.chat.ports import ReplyPart, Secret
+from holdfast.chat.outbox import SentPart, WriterAnswer
+from holdfast.chat.ports import ReplyPart, ReplyRequest, Secret
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.store.file_modes import make_folders
 
 _STATUS = "laid down"
 _MAX_BYTES = 4 << 20
+
+
+class EchoWriter:
+    """A writer that repeats the customer's text. It uses no threads."""
+
+    secret_fields: tuple[str, ...] = ()
+
+    def open_thread(self, config: Mapping[str, Any], secret: Secret) -> str:
+        """Return no thread."""
+        return ""
+
+    def write(
+        self,
+        question: ReplyRequest,
+        config: Mapping[str, Any],
+        secret: Secret,
+        *,
+        timeout_seconds: float,
+    ) -> WriterAnswer:
+        """Return the customer's text; the reply is always the same for the same text."""
+        return WriterAnswer(f"You said: {question.text}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,21 @@ secrets yet, and an error there would hide the log line that says what is missin
 import logging
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.aws.lambdas.batch import EntryPoint, sqs_batch
-from holdfast.aws.lambdas.event import (
+from holdfast.aws.lambdas.batch import (
     BatchResponse,
+    EntryPoint,
     log_safe_error,
     report_failures,
     seconds_left,
+    sqs_batch,
 )
-from holdfast.errors import ConfigError
+from holdfast.chat.messages import Inbound, Trigger
+from holdfast.chat.policy import ConversationPolicy
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.events import Events
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.queue.message import QueueMessage
@@ -30,14 +34,14 @@ from holdfast.worker.handler import Handler
 
 if TYPE_CHECKING:
     from holdfast.chat.building import ChatApp
-    from holdfast.chat.lambdas.webhook import SignatureCheck
 
 T = TypeVar("T")
 
 RESERVE_SECONDS = 5.0
 _START_SECONDS = 10.0  # the part of the first invocation that a cold start may take
+_STORE_SECONDS = 20.0  # of one batch, for everything except the calls that write and send
 
-log = logging.getLogger("holdfast")
+_log = logging.getLogger("holdfast")
 
 
 class ChatRuntime:
@@ -48,11 +52,12 @@ class ChatRuntime:
 
     def __init__(self, env: Mapping[str, str] | None = None, clock: Clock = SYSTEM_CLOCK):
         self.env = os.environ if env is None else env
-        self._clock = clock
+        self.clock = clock
         self._building = RLock()  # building one thing may need another
         self._built: dict[str, Any] = {}
 
-    def _build_once(self, name: str, build: Callable[[], T]) -> T:
+    def build_once(self, name: str, build: Callable[[], T]) -> T:
+        """Return what `build` returned the first time that it was called by this name."""
         with self._building:
             if name not in self._built:
                 self._built[name] = build()
@@ -69,7 +74,7 @@ class ChatRuntime:
             log = make_application_log(tracebacks=False)
             return Events(log, *make_telemetry(self.env))
 
-        return self._build_once("events", build)
+        return self.build_once("events", build)
 
     def flush_events(self) -> None:
         """Let metrics be written, because Lambda may freeze the process now."""
@@ -83,70 +88,72 @@ class ChatRuntime:
         def build() -> "ChatApp":
             from holdfast.chat.building import build_chat
 
-            return build_chat(self.env, clock=self._clock, events=self.events)
+            return build_chat(self.env, clock=self.clock, events=self.events)
 
-        return self._build_once("app", build)
+        return self.build_once("app", build)
 
-    @property
-    def signatures(self) -> "SignatureCheck":
-        """Return the check of Twilio's signatures.
+    # -- the functions
 
-        Raises the same as `app`, and ConfigError if the token's location is not set.
+    def stage_batch(self, event: Any, context: Any) -> BatchResponse:
+        """Stage the messages that producers push to an SQS queue."""
+        return self._handle_batch(event, context, Inbound)
+
+    def answer_batch(self, event: Any, context: Any) -> BatchResponse:
+        """Answer the conversations of the triggers in the event."""
+        try:
+            return self._handle_batch(event, context, Trigger)
+        finally:
+            # Between two events the keeper has nothing to renew. A handler that was cut off and
+            # still runs keeps its lock, and its keeper is not stopped, because this would wait
+            # for a call that may hang.
+            app = self._built.get("app")
+            if app is not None and not app.keeper.held:
+                app.keeper.stop()
+
+    def sweep(self, event: Any, context: Any) -> dict[str, float]:
+        """Sweep once, and return the counts.
+
+        It raises the errors of the sweep, so that alarms can use the function's error count.
+        Lambda retries by itself, and a second sweep is safe.
         """
-        return self._build_once("signatures", self._build_signatures)
-
-    def _build_signatures(self) -> "SignatureCheck":
-        from holdfast.chat.lambdas.webhook import SignatureCheck
-
-        if (reference := self.app.settings.twilio_secret) is None:
-            raise ConfigError(
-                "HOLDFAST_CHAT_TWILIO_SECRET is not set: without Twilio's token "
-                "its requests cannot be distinguished from forged ones"
-            )
-        return SignatureCheck(self.app.providers.secrets, reference, self._clock)
-
-    def stop_idle_keeper(self) -> None:
-        """Stop the keeper between two events, when it has nothing to renew.
-
-        A handler that was cut off and still runs keeps its lock. Its keeper is not stopped,
-        because this would wait for a call that may hang.
-        """
-        app = self._built.get("app")
-        if app is not None and not app.keeper.held:
-            app.keeper.stop()
+        try:
+            return asdict(self.app.sweeper.sweep())
+        except HoldfastError:
+            raise
+        except Exception as error:  # Lambda logs the error, whose text may contain a number
+            raise HoldfastError(f"the sweep failed: {type(error).__name__}") from None
+        finally:
+            self.flush_events()
 
     # -- batches from SQS
 
-    def handle_batch(
-        self,
-        event: Any,
-        context: Any,
-        model: type[QueueMessage],
-        handler: "Callable[[ChatApp], Handler]",
-        work_seconds: "Callable[[ChatApp], float | None]" = lambda app: None,
+    def _handle_batch(
+        self, event: Any, context: Any, model: type[QueueMessage]
     ) -> BatchResponse:
         """Handle the batch in the event, and return its failures.
 
         It never raises. After any error, every record that is not certainly done is reported
         as a failure. Each queue is opened once, with the settings of its URL in the chat
-        configuration. `work_seconds` is the maximum time of one message. If the function's
-        timeout is shorter, each batch logs an error, because the function would release every
-        message unstarted, forever.
+        configuration. If the function's timeout is shorter than one trigger may take, each
+        batch logs an error, because the function would release every message unstarted,
+        forever.
         """
         left = seconds_left(context)  # before anything is built
         try:
-            seconds = work_seconds(self.app)
+            is_trigger = model is Trigger
+            seconds = max_batch_seconds(self.app.settings.policy) if is_trigger else None
             check_time(left, seconds)
             name = _get_text(next(iter(_get_records(event)), None), "eventSourceARN")
             name = name.rpartition(":")[2]
-            entry_point = self._build_once(
+            handler = self.app.processor if is_trigger else self.app.stager
+            entry_point = self.build_once(
                 f"{model.__name__} queue {name}",
-                lambda: self._make_entry_point(name, model, handler(self.app), seconds),
+                lambda: self._make_entry_point(name, model, handler, seconds),
             )
             return entry_point(event, context)
         except Exception as error:  # Lambda would treat it as the failure of all records
             ids = _list_record_ids(event)
-            log.error("batch_failed records=%d error=%s", len(ids), log_safe_error(error))
+            _log.error("batch_failed records=%d error=%s", len(ids), log_safe_error(error))
             return report_failures(ids)
 
     def _make_entry_point(
@@ -177,6 +184,15 @@ def source_settings(app: "ChatApp", name: str, env: Mapping[str, str]) -> SqsSet
         if parsed.path.rpartition("/")[2] == name:
             return read_settings(SqsSettings, env, parsed.options)
     return read_settings(SqsSettings, env)
+
+
+def max_batch_seconds(policy: ConversationPolicy) -> float:
+    """Return the maximum time of one batch; none is started with less time left.
+
+    A batch that is cut off between two steps would continue from there, but a minute of
+    waiting would be lost.
+    """
+    return policy.writer_seconds + policy.sender_seconds + _STORE_SECONDS
 
 
 def check_time(left_seconds: float, work_seconds: float | None) -> None:
