@@ -57,7 +57,8 @@ def write(docs: Path, machine: Mapping[str, str], results: Sequence[Result]) -> 
 
 
 def _markdown(machine: Mapping[str, str], results: Sequence[Result], picture: str) -> list[str]:
-    lines = ["## Machine", "", *_rows(("", ""), list(machine.items())), ""]
+    facts = "; ".join(f"{name}: {fact}" for name, fact in machine.items())
+    lines = ["## Machine", "", f"{facts}.", ""]
     lines += ["## Bars", "", *_rows(("Benchmark", "Bar", "Figure", ""), _verdicts(results)), ""]
     lines += [f"![Holdfast beside its peers]({picture})", ""] if picture else []
     for result in results:

@@ -102,16 +102,11 @@ def _result(measured: Measured, places: Sequence[str], missing: Sequence[str]) -
         ],
         bars=_bars(measured, places),
         notes=(
-            "Raw SQLite has the tables, indexes, journal mode, sync and page size of the "
-            "SQLite queue, and writes the same columns with one connection: insert, then claim "
-            "with lease and fence, then mark as completed. It moves finished JSON. The typed "
-            "lines also build, serialise, parse and validate messages, as Holdfast does in "
-            "every line but the prebuilt one, which builds them before.",
-            "dirq, persist-queue, litequeue and huey have no batches. persist-queue and huey "
-            "sync every commit to the disk; the others, like Holdfast here, do not.",
-            "A killed worker's message is redelivered by Holdfast after its lease, by dirq "
-            "when purge() is called, by persist-queue when reopened, by litequeue when retried "
-            "by hand. huey loses it.",
+            "Raw SQLite writes the same columns into the same tables with one connection, and "
+            "moves finished JSON. The typed lines also build, serialise, parse and validate "
+            "messages, as Holdfast does.",
+            "The peers have no batches. persist-queue and huey sync every commit to the disk; "
+            "the others, like Holdfast here, do not.",
             *(f"Not measured: {reason}." for reason in missing),
         ),
         charts=[_chart(measured, places)],
