@@ -143,7 +143,8 @@ def _result(measured: Measured, counts: Mapping[str, int]) -> Result:
             f"batch ({counts[BATCH]}). The server is ministack, in a process of its own. "
             "Both clients do the same work, in interleaved rounds.",
             "In a turn the queue is in memory, writer and sender answer at once, and staging "
-            f"is not counted. A batch is one transaction of {FULL} task rows and the job's row.",
+            f"is not counted. A batch is one transaction of {FULL} task rows and the row of "
+            "its job.",
         ),
     )
 
