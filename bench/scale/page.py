@@ -394,11 +394,13 @@ def _write_quotas(results: Mapping[str, Any]) -> list[str]:
             f"{QUOTAS[name].limit:,.0f} {QUOTAS[name].unit}",
             _figure(use[name]["1"]),
             _mark(_figure(in_week[name]), in_week[name] >= QUOTAS[name].limit),
-            "above 10 ×" if reached[name] is None else f"**{reached[name]:g} ×**",
+            f"**{multiple:g} ×**",
             QUOTAS[name].remedy,
         )
         for name in _sort_quotas(reached)
+        if (multiple := reached[name]) is not None
     ]
+    far = [QUOTAS[name].name for name in _sort_quotas(reached) if reached[name] is None]
     return [
         "## Quotas",
         "",
@@ -406,6 +408,8 @@ def _write_quotas(results: Mapping[str, Any]) -> list[str]:
         "hour. “In failures” is the highest use in the week.",
         "",
         *_table(("quota", "limit", "use at noon", "in failures", "reached at", "remedy"), rows),
+        "",
+        f"Not reached at 10 ×: {', '.join(far)}.",
         "",
         "Reads of the jobs' table grow with the square of the load, because each task lists "
         "all active jobs. Everything else grows with the load. A single job is limited by the "
