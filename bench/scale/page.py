@@ -465,23 +465,25 @@ def _find_largest_difference(run: Mapping[str, Any]) -> float:
 
 def _write_parameters() -> list[str]:
     measured = read_measurements()
-    latencies = [
-        (
-            name,
-            _milliseconds(latency.seconds),
-            _describe_cpu(name, measured),
-            latency.published,
-        )
+    called = {
+        name: compute_call_seconds(name, measured) - LATENCIES[name].seconds
+        for name in ("sqs", "dynamodb", "states")
+    }
+    services = ", ".join(
+        f"{name} {_milliseconds(LATENCIES[name].seconds)} and {_milliseconds(cpu_seconds)}"
+        for name, cpu_seconds in called.items()
+    )
+    others = ", ".join(
+        f"{name} {_milliseconds(latency.seconds)}"
         for name, latency in LATENCIES.items()
-    ]
+        if name not in called
+    )
     return [
         "## Parameters",
         "",
-        "The model adds the CPU time of the client to a service time from the published range. "
-        "`make scale-measure` counts the calls of each flow and measures their CPU time into "
-        "`bench/scale/measured.json`.",
-        "",
-        *_table(("", "service, in the model", "client's CPU", "published"), latencies),
+        f"Time of a call, and CPU of the client: {services}. Other times: {others}. "
+        "Where each comes from is in `bench/scale/latencies.py`; `make scale-measure` counts "
+        "the calls of each flow and measures their CPU time.",
     ]
 
 
@@ -521,12 +523,6 @@ def _flow(name: str) -> Mapping[str, float]:
 
 def _total(week: Mapping[str, Any], field: str) -> int:
     return sum(week["final"][part][field] for part in _PARTS)
-
-
-def _describe_cpu(name: str, measured: Mapping[str, Any]) -> str:
-    if name not in ("sqs", "dynamodb", "states"):
-        return "–"
-    return _milliseconds(compute_call_seconds(name, measured) - LATENCIES[name].seconds)
 
 
 def _milliseconds(seconds: float) -> str:
