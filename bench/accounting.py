@@ -129,8 +129,7 @@ def _result(measured: Measured) -> Result:
             "and the job's counters are on the disk, in one transaction.",
             f"The dispatcher writes what came in meanwhile, up to {FULL} results at once; one "
             "by one is the worst case, a sync of the disk for each result.",
-            "Results come in the order in which tasks are handed out, that of their ids. "
-            "In random order nearly each result is on a page of the file of its own.",
+            "Results come in the order of the tasks' ids, unless a line says otherwise.",
         ),
     )
 

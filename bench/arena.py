@@ -72,10 +72,7 @@ class ImageArena:
         self._filesystem = filesystem
         self._count = 0
         self.scratch = run / "scratch"
-        self.description = (
-            f"every measurement in a fresh {filesystem} image of its own (loop-mounted), so "
-            "that no contender pays for files another one deleted"
-        )
+        self.description = f"a fresh loop-mounted {filesystem} image for every measurement"
 
     @contextmanager
     def room(self, label: str, *, gib: int = 4) -> Iterator[Path]:

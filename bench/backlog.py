@@ -100,12 +100,9 @@ def _result(measured: Measured, many: int) -> Result:
         rows=make_rows(measured),
         bars=_bars(measured, many),
         notes=(
-            "The million is pushed once through each queue's API and kept through all rounds; "
-            "every round is a new process that has to find its way in.",
-            "dirq cuts its folders by the minute. Its million is begun on a full minute, so "
-            "that the folder it reads holds what it could add in one, not a random part; a "
-            "small first folder makes it faster.",
-            "The first 100 cycles of a round are not counted: they pay for dirq's listing.",
+            "The million is pushed once and kept through all rounds; every round is a new "
+            "process. dirq's million is begun on a full minute, because it cuts its folders by "
+            "the minute, and the first 100 cycles, which pay for its listing, are not counted.",
         ),
         charts=[_chart(measured, many)],
     )

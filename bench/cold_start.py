@@ -210,16 +210,14 @@ def _result(measured: Measured) -> Result:
         bars=_bars(measured),
         notes=(
             f"Median of {len(measured[BOTO3])} interleaved rounds, each in a new process with "
-            "compiled modules, from the first import to the first message. The start of the "
-            "interpreter is not in it. The server is on this machine and has no TLS, for which "
-            "either client would also load its certificates.",
-            "boto3 makes a client, receives a message and parses its JSON. SQSHeartbeat, for a "
-            "handler that has its message already, reads the visibility timeout, starts and "
-            "stops. SQSQueue polls and validates the message. sqs_batch handles an event with "
-            "one message, which it extends first. pydantic alone validates the same message.",
-            "As in Lambda: credentials and region are in variables, without a configuration "
-            "file. Holdfast then reads them itself. With a profile, botocore finds them, and "
-            "importing it takes most of the time.",
+            "compiled modules, from the first import to the first message, without the start "
+            "of the interpreter and without TLS.",
+            "boto3 makes a client, receives a message and parses its JSON. SQSHeartbeat reads "
+            "the visibility timeout, starts and stops. SQSQueue polls and validates the "
+            "message. sqs_batch handles an event with one message, which it extends first.",
+            "As in Lambda: credentials and region are in variables, and Holdfast reads them "
+            "itself. With a profile, botocore finds them, and importing it takes most of the "
+            "time.",
         ),
     )
 

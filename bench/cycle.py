@@ -56,16 +56,10 @@ def _result(measured: Measured, max_seconds: float) -> Result:
         bars=_bars(measured),
         notes=(
             "Holdfast builds, serialises, parses and validates a typed message in the measured "
-            "time; the peers move finished JSON of the same 300 bytes, made before the clock "
-            "starts. The prebuilt line leaves the building out, the batched one works by the "
-            "hundred (no peer has batches); no bar uses either.",
-            "The bare calls from Python carry no type, lease or check: no queue in Python that "
-            "keeps one file per message and moves it by renames can be faster than that line.",
-            "SQLite peers are filled once and the database is copied for each round; all "
-            "others are filled through their API.",
-            "Redelivery by the peers' sources: dirq's purge() goes by the lock's age; "
-            "persist-queue takes back everything unacknowledged when opened, live work "
-            "included; litequeue leaves it to its user; huey removes a message when taken.",
+            "time; the peers move finished JSON of the same 300 bytes. No bar uses the "
+            "prebuilt and the batched line.",
+            "No queue in Python that keeps one file per message and moves it by renames can be "
+            "faster than the bare calls from Python.",
             f"A round ends after {max_seconds:.0f} s at the latest.",
         ),
         charts=[_chart(measured)],

@@ -142,10 +142,9 @@ def _result(measured: Measured, counts: Mapping[str, int]) -> Result:
             f"CPU of the working process alone, per turn ({counts[TURN]} in a round) and per "
             f"batch ({counts[BATCH]}). The server is ministack, in a process of its own. "
             "Both clients do the same work, in interleaved rounds.",
-            "A turn: the trigger is polled, the lock taken, the stage read, the reply noted "
-            "and sent, and the history written. The queue is in memory, and writer and sender "
-            "answer at once. Staging the messages is not counted.",
-            f"A batch is one transaction of {FULL} task rows and the job's row.",
+            "In a turn the queue is in memory, writer and sender answer at once, and staging "
+            f"is not counted. A batch is one transaction of {FULL} task rows and the row of "
+            "its job.",
         ),
     )
 

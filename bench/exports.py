@@ -183,12 +183,11 @@ def _result(
             "Holdfast also records each file, so that a kill at any moment "
             "costs no finished file, publishes each by a rename, and checks every address it "
             "connects to; the others do none of these.",
-            "Holdfast is a command with a process of its own for each core, and it grows only "
-            "where downloads wait for the network. For one small file, from its start to its "
-            f"end, it takes {median(_seconds(measured, START, HOLDFAST)):.2f} s and "
+            "For one small file, from its start to its end, Holdfast takes "
+            f"{median(_seconds(measured, START, HOLDFAST)):.2f} s and "
             f"{median(_cpu_seconds(measured, START, HOLDFAST)):.2f} s of CPU.",
-            "CPU is that of all processes of a command, without the server.",
-            "Memory is that of all processes of a command at its highest, large files.",
+            "CPU and memory (at its highest, large files) are those of all processes of a "
+            "command, without the server.",
         ),
         charts=[_chart(measured, loads, players)],
     )

@@ -138,9 +138,7 @@ def _result(measured: Measured, syncing: list[str]) -> Result:
         bars=_bars(measured, syncing),
         notes=(
             'Holdfast with durability="power": push_many, poll and ack_many of 100. The peers '
-            "that sync every commit have no push of many.",
-            "Raw SQLite is a table and three transactions per 100 (insert, claim, mark as "
-            "done), without leases, attempts, due times or validation.",
+            "have no push of many. Raw SQLite is a table and three transactions per 100.",
         ),
     )
 

@@ -57,8 +57,9 @@ def write(docs: Path, machine: Mapping[str, str], results: Sequence[Result]) -> 
 
 
 def _markdown(machine: Mapping[str, str], results: Sequence[Result], picture: str) -> list[str]:
-    lines = ["## Machine", "", *_rows(("", ""), list(machine.items())), ""]
-    lines += ["## Bars", "", *_rows(("Benchmark", "Bar", "Figure", ""), _verdicts(results)), ""]
+    facts = "; ".join(f"{name}: {fact}" for name, fact in machine.items())
+    lines = ["## Machine", "", f"{facts}.", ""]
+    lines += ["## Bars", "", *_write_bars(results), ""]
     lines += [f"![Holdfast beside its peers]({picture})", ""] if picture else []
     for result in results:
         lines += [f"## {result.title}", "", *_rows(result.columns, result.rows), ""]
@@ -66,12 +67,16 @@ def _markdown(machine: Mapping[str, str], results: Sequence[Result], picture: st
     return lines
 
 
-def _verdicts(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
-    return [
-        (result.name, bar.explained, bar.shown, bar.word if bar.met else f"**{bar.word}**")
-        for result in results
-        for bar in result.bars
+def _write_bars(results: Sequence[Result]) -> list[str]:
+    """Return how many bars are met, and those that are not."""
+    bars = [(result.name, bar) for result in results for bar in result.bars]
+    missed = [
+        (name, bar.explained, bar.shown, f"**{bar.word}**") for name, bar in bars if not bar.met
     ]
+    summary = f"{len(bars) - len(missed)} of {len(bars)} bars are met"
+    if not missed:
+        return [f"{summary}."]
+    return [f"{summary}; not these:", "", *_rows(("Benchmark", "Bar", "Figure", ""), missed)]
 
 
 def _rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -84,34 +84,32 @@ def _measure(session: Session, floor: SQLiteFloor | None, name: str) -> CycleFig
 
 
 def _result(measured: Measured, places: Sequence[str], missing: Sequence[str]) -> Result:
+    main, *others = places
     return Result(
         name=NAME,
         title=TITLE,
         columns=(
             "",
-            "messages/s",
+            f"messages/s, {main}",
             "lowest to highest",
             "µs of CPU",
             "µs: push",
             "claim",
             "complete",
+            *(f"messages/s, {place}" for place in others),
         ),
         rows=[
-            _row(place, name, measured[place, name])
+            _row(name, measured, places)
             for place, name in _sort_by_speed(measured, places)
+            if place == main
         ],
         bars=_bars(measured, places),
         notes=(
-            "Raw SQLite has the tables, indexes, journal mode, sync and page size of the "
-            "SQLite queue, and writes the same columns with one connection: insert, then claim "
-            "with lease and fence, then mark as completed. It moves finished JSON. The typed "
-            "lines also build, serialise, parse and validate messages, as Holdfast does in "
-            "every line but the prebuilt one, which builds them before.",
-            "dirq, persist-queue, litequeue and huey have no batches. persist-queue and huey "
-            "sync every commit to the disk; the others, like Holdfast here, do not.",
-            "A killed worker's message is redelivered by Holdfast after its lease, by dirq "
-            "when purge() is called, by persist-queue when reopened, by litequeue when retried "
-            "by hand. huey loses it.",
+            "Raw SQLite writes the same columns into the same tables with one connection, and "
+            "moves finished JSON. The typed lines also build, serialise, parse and validate "
+            "messages, as Holdfast does.",
+            "The peers have no batches. persist-queue and huey sync every commit to the disk; "
+            "the others, like Holdfast here, do not.",
             *(f"Not measured: {reason}." for reason in missing),
         ),
         charts=[_chart(measured, places)],
@@ -129,13 +127,20 @@ def _rate(measured: Measured, place: str, name: str) -> float:
     return median(speeds(measured[place, name]))
 
 
-def _row(place: str, name: str, figures: Sequence[CycleFigures]) -> list[str]:
+def _row(name: str, measured: Measured, places: Sequence[str]) -> list[str]:
+    """Return the figures of a contender in the main place, and its rates in the others."""
+    main, *others = places
+    figures = measured[main, name]
     parts = [
         f"{median(getattr(figure, part) / figure.cycles for figure in figures) * 1e6:,.1f}"
         for part in ("cpu", "push", "claim", "done")
     ]
-    rates = speeds(figures)
-    return [f"{place}: {name}", f"{median(rates):,.0f}", spread(rates), *parts]
+    elsewhere = [
+        f"{_rate(measured, place, name):,.0f}" if (place, name) in measured else ""
+        for place in others
+    ]
+    rate = f"{_rate(measured, main, name):,.0f}"
+    return [name, rate, spread(speeds(figures)), *parts, *elsewhere]
 
 
 def _bars(measured: Measured, places: Sequence[str]) -> list[Bar]:

@@ -69,11 +69,8 @@ def _result(measured: Measured) -> Result:
         notes=(
             'Holdfast with durability="power" beside raw SQLite with synchronous=FULL, each '
             "in full cycles of push, claim and complete.",
-            "The workers claim and complete what waits, with an empty handler. Threads that "
-            "complete at the same time share a commit. Raw SQLite in batches of 4 shows what "
-            "sharing every commit among four can reach.",
-            "A worker with one thread shares commits, too, among the messages that it claimed "
-            "ahead. So it is far ahead of raw SQLite, and further threads add little.",
+            "The workers claim and complete what waits, with an empty handler. One thread "
+            "shares commits among the messages that it claimed ahead, so more add little.",
         ),
     )
 

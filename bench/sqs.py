@@ -109,27 +109,19 @@ def _result(measured: Measured, count: int) -> Result:
 
 def _notes(count: int) -> tuple[str, ...]:
     return (
-        f"{count:,} messages of 300 bytes and one worker process, {CONCURRENCY} at a time (one "
-        "at a time with 1 thread), on one server (ministack) that serves all contenders, one "
-        "after another. The server counts calls and times: from the first receive that brought "
-        "something to the answer to the last delete. Sending is not in the time, but in the "
-        "calls.",
-        "CPU is the user and system time of all threads of the worker process. The server "
-        "reads it at its answers to the first delete and to the last one, and divides the "
-        "difference by the messages that were deleted in between. So the start of the worker "
-        "is not in it, but the receive, the handler and the delete of every message are. Only "
-        "what a worker fetched ahead before its first delete was received for free.",
+        f"{count:,} messages of 300 bytes and one worker process, {CONCURRENCY} at a time, on "
+        "one server (ministack) that serves all contenders, one after another. The server "
+        "counts calls and times, from the first receive to the answer to the last delete. "
+        "Sending is not in the time, but in the calls.",
+        "CPU is the user and system time of all threads of the worker process between the "
+        "answers to the first and the last delete, so its start is not in it.",
         "Set up for throughput, as each documentation says: "
         + "; ".join(f"{player}: {player.setup}" for player in PLAYERS)
-        + ". celery's default polling_interval of 1 s is waited whenever the prefetch is full, "
-        "and without acks_late it deletes a message before the work, so that a kill loses it.",
-        "Holdfast calls SQS with its own client, which is the default, and parses and "
-        "validates each message. The bare boto3 loop does not, renews nothing, and deletes ten "
-        "messages after the last of their handlers. Only Holdfast and the loop delete by the "
-        "batch; the peers delete one by one. celery and dramatiq-sqs send one by one.",
-        "The server is on this machine, answers in a millisecond or two and always fills a "
-        "receive of ten. Amazon's answers take longer and may bring fewer messages, so a "
-        "client that needs fewer calls gains more there.",
+        + ".",
+        "Holdfast parses and validates each message. The bare boto3 loop does not, and renews "
+        "nothing. Only these two delete by the batch; celery and dramatiq-sqs also send one by "
+        "one. Amazon's answers take longer than those of this server and may bring fewer "
+        "messages, so a client that needs fewer calls gains more there.",
         ", ".join(f"{name} {version(name)}" for name in PACKAGES),
     )
 

@@ -80,12 +80,11 @@ def _result(measured: Measured, visibility: int) -> Result:
             f"of {CONCURRENCY} each, watched for twice the handlers' time.",
             "celery's and dramatiq-sqs's way out is a visibility timeout longer than any "
             "handler (their defaults: 30 minutes and 12 hours), which is also how long a "
-            "killed worker's message stays away. celery's default of deleting before the "
-            "work avoids the repetition, and loses the message with the worker. "
-            "taskiq-aio-sqs has a heartbeat, off by default: a call for each message, given "
-            "up without a word to the handler.",
-            "A message that comes back before its handler ends gets a new receipt, and the "
-            "old one deletes nothing: so it can come back for ever.",
+            "killed worker's message stays away. celery's default of deleting before the work "
+            "loses the message with the worker. taskiq-aio-sqs has a heartbeat, off by "
+            "default.",
+            "A message that comes back before its handler ends gets a new receipt, and the old "
+            "one deletes nothing, so it can come back for ever.",
         ),
     )
 

@@ -151,9 +151,8 @@ def _result(measured: Measured, messages: int) -> Result:
         ],
         notes=(
             f"Each message is renewed every {INTERVAL_SECONDS:g} s for "
-            f"{VISIBILITY_SECONDS} s; they were received one by one, so each is due by itself. "
-            "CPU of the holding process alone, without its start; renewals as the server "
-            "counts them. The keeper renews ten in a call, with Holdfast's own client. The "
-            "threads share one boto3 client.",
+            f"{VISIBILITY_SECONDS} s, and due by itself. CPU of the holding process alone, "
+            "without its start. The keeper renews ten in a call; the threads share one boto3 "
+            "client.",
         ),
     )

@@ -294,9 +294,8 @@ def format_costs() -> str:
             f"{compute_dollars({'sqs.request': 3600 / MAX_POLL_SECONDS}, MONTH_HOURS):.2f} "
             "dollars a month.",
             "",
-            "The prices, to be checked before you plan a budget:",
-            "",
-            _format_prices(),
+            "The prices, with sources, are in `bench/scale/prices.py`. Check them before you "
+            "plan a budget.",
         ]
     )
 
@@ -344,14 +343,6 @@ def _format_units(units: Units) -> str:
 
 def _format_dollars(dollars: float) -> str:
     return "" if not dollars else f"{dollars:,.2f}" if dollars < 100 else f"{dollars:,.0f}"
-
-
-def _format_prices() -> str:
-    lines = ["| | US dollars | for | source |", "|---|--:|--:|---|"]
-    for price in PRICES.values():
-        dollars = f"{price.dollars:.10f}".rstrip("0")
-        lines.append(f"| {price.unit} | {dollars} | {price.per:,.0f} | {price.source} |")
-    return "\n".join(lines)
 
 
 def _format_tasks() -> str:

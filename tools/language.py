@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FAILURE_MODES = ROOT / "docs" / "failure-modes.md"
+SAFETY_PAGES = sorted((ROOT / "docs").glob("safety*.md"))
 REQUIREMENTS = ROOT / "docs" / "requirements.md"
 SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml"}
 EXEMPT = {"tools/language.py", "constraints.txt"}
@@ -47,7 +47,7 @@ WORD_PATTERNS = [
 
 def main() -> int:
     """Print every fault; return 1 if there is one."""
-    known = set(ID.findall(FAILURE_MODES.read_text()))
+    known = {id_ for page in SAFETY_PAGES for id_ in ID.findall(page.read_text())}
     known |= set(REQUIREMENT.findall(REQUIREMENTS.read_text()))
     faults = [
         f"{path}:{number}: {fault}"
@@ -74,8 +74,6 @@ def tracked_files() -> list[str]:
 def faults_in(path: str, text: str, known: set[str]) -> Iterator[tuple[int, str]]:
     """Yield the line number and the description of each fault in one text."""
     for number, line in enumerate(text.splitlines(), 1):
-        if path == "CHANGELOG.md" and line.startswith("|"):
-            continue  # the tables of old names
         for pattern, instead in WORD_PATTERNS:
             for match in pattern.finditer(line):
                 yield number, f"{match[0].strip()!r}: write {instead!r} instead"

@@ -63,33 +63,28 @@ def _write_summary(results: Mapping[str, Any]) -> list[str]:
     return [
         "# Scale study",
         "",
-        f"`make scale` simulates the whole deployment of `infra/` for a week: "
-        f"{MESSAGES_PER_DAY:,} messages a day, {ACTIVE_JOBS:,} active jobs and "
-        f"{TURNS_PER_MINUTE:,} conversations a minute, with failures of every component. "
-        "It writes this page. The time is virtual, so the week takes "
+        f"`make scale` simulates the whole deployment of `infra/` for a week, with failures "
+        f"of every component, and writes this page. The time is virtual: the week takes "
         f"{week['cpu_seconds'] / 60:.0f} minutes of one core, and the same seed gives the "
         "same week.",
-        "",
-        "What it says:",
         "",
         f"- **Nothing is lost and nothing is counted twice** in {len(week['faults'])} "
         f"failures: {lost:,} of {_total(week, 'sent'):,} messages, jobs and turns are lost, "
         f"{twice:,} are counted twice.",
         f"- **A week costs {_money(sum(costs.values()))}**: "
         + ", ".join(f"{_money(costs[part])} for {name}" for part, name in _PARTS.items())
-        + ". The model, the messages of Twilio, logs and traffic are not in it.",
+        + ".",
         f"- **The longest recovery takes {_duration(slowest_seconds)}**, after this failure: "
         f"{slowest['name']}.",
         f"- **The first quota is {QUOTAS[first].name}**, whose default is reached at "
         f"{reached[first]:g} × the load, so it must be raised before the first day. "
         f"The next one is {QUOTAS[second].name}, at {reached[second]:g} × the load.",
-        "- **The templates' defaults do not carry this load**, and are not meant to: "
+        "- **The templates' defaults do not carry this load**: "
         + _describe_defaults(templates)
         + " [Settings](#settings) says what to change.",
-        "- **Listing the jobs limits the exports.** Each task sends the heartbeats of its own "
-        "jobs, but it reads every active job twice in an interval, to notice jobs whose task "
-        "has died. So reads grow with the number of tasks times the number of jobs, and cost "
-        f"{_money(week['costs']['export']['dynamodb.read'])} of the "
+        "- **Listing the jobs limits the exports.** Each task reads every active job twice in "
+        "an interval, to notice jobs whose task has died. So reads grow with tasks times "
+        f"jobs, and cost {_money(week['costs']['export']['dynamodb.read'])} of the "
         f"{_money(costs['export'])} for exports ([at a shorter interval](#what-if)).",
         f"- **A turn writes {writes:g} units to DynamoDB**, because its row, with the recent "
         "history, is written five times. That is "
@@ -131,51 +126,19 @@ def _write_load() -> list[str]:
 
 
 def _write_model(results: Mapping[str, Any]) -> list[str]:
-    rows = [
-        (
-            "leases and their renewals, of messages",
-            "the package's `Lease` and `LeaseKeeper`, on virtual time",
-        ),
-        (
-            "renewals of jobs",
-            "a table: calls of a real `LeaseKeeper` by the number of leases it holds",
-        ),
-        (
-            "heartbeats",
-            f"the package's `HeartbeatSchedule`, for one job in {SAMPLE} and one "
-            f"{SAMPLE}th of the quota",
-        ),
-        (
-            "retries, attempts, windows, sweeps",
-            "the package's `Backoff` and settings; the delays of polls, settles and acks",
-        ),
-        (
-            "tasks, scaling, concurrency, timeouts, alarms",
-            "read from `infra/*.yaml`; target tracking as AWS describes it",
-        ),
-        (
-            "calls of a turn, a job, a file, a listing, a sweep",
-            "counted: the package's code on moto, with the capacity of each row",
-        ),
-        (
-            "SQS, DynamoDB, Step Functions, Lambda, Fargate",
-            "models: a time for each call, quotas, and failures",
-        ),
-        (
-            "the model's API, Twilio",
-            "models: a time, refused connections and hangs",
-        ),
-    ]
     return [
         "## What is real, and what is a model",
         "",
-        *_table(("part", "how it is simulated"), rows),
+        "Leases, the keeper, backoff and settings are the package's own, on virtual time; so "
+        f"is the schedule of heartbeats, for one job in {SAMPLE} and one {SAMPLE}th of the "
+        "quota. Tasks, scaling, concurrency, timeouts and alarms are read from `infra/*.yaml`. "
+        "The calls of a turn, a job, a file, a listing and a sweep are counted in the "
+        "package's code on moto. AWS, the model's API and Twilio are models: a time for each "
+        "call, quotas, and failures.",
         "",
-        "Each message, turn, trigger, job, Fargate task and invocation is simulated by itself: "
-        f"{results['week']['events']:,} events. Not simulated are claiming ahead, with "
-        "which a worker receives less often than here, two turns of one customer at "
-        "the same time, FIFO queues, several regions, files that fail, and the second message "
-        "of a job whose execution was retried.",
+        f"The week has {results['week']['events']:,} events. Not simulated are claiming "
+        "ahead, two turns of one customer at the same time, FIFO queues, several regions, "
+        "files that fail, and the calls for the second message of a retried execution.",
     ]
 
 
@@ -204,8 +167,7 @@ def _write_week(results: Mapping[str, Any]) -> list[str]:
             _duration(week[part]["wait_p50"]),
             _duration(week[part]["wait_p99"]),
             _duration(week[part]["wait_p99_failing"]),
-            f"{week['final'][part]['counted_twice']}",
-            f"{week['final'][part]['lost']}",
+            f"{_count_calls(week, part) / week['final'][part]['counted']:.1f}",
         )
         for part, name in _PARTS.items()
     ]
@@ -215,58 +177,24 @@ def _write_week(results: Mapping[str, Any]) -> list[str]:
         *_table(
             (
                 "", "counted", "a second", "wait p50", "wait p99", "p99 in failures",
-                "counted twice", "lost",
+                "calls of AWS for each",
             ),
             throughput,
             numbers=True,
         ),
         "",
-        "The wait of a message and of a job is that for a worker. The wait of a turn is that "
-        "of the customer, from the last message to the reply. Waits in a failure, and until "
-        "its backlog is gone, are counted by themselves.",
-        "",
-        "The wait of messages comes from the scaling rule: a task is added when 100 messages "
-        "wait for each one for three minutes, so some wait at every rise of the load. A lower "
+        "The wait of a message and of a job is that for a worker; the wait of a turn is that "
+        "of the customer, from the last message to the reply. Messages wait because a task is "
+        "added only when 100 messages wait for each one for three minutes: a lower "
         "`TargetValue`, or more `MinTasks`, buys shorter waits.",
-        "",
-        "### Calls",
-        "",
-        *_write_calls(week),
-        "",
-        "### Cost",
         "",
         *_write_costs(week),
     ]  # fmt: skip
 
 
-def _write_calls(week: Mapping[str, Any]) -> list[str]:
-    names = sorted({name for part in _PARTS for name in week["calls"][part]})
-    rows = [
-        (name, *(_millions(week["calls"][part].get(name, 0.0)) for part in _PARTS))
-        for name in names
-        if sum(week["calls"][part].get(name, 0.0) for part in _PARTS) >= 1e4
-    ]
-    beats = week["export"]["heartbeats"]
-    rows.append(("states.SendTaskHeartbeat", "–", _millions(beats), "–"))
-    totals = {
-        part: sum(week["calls"][part].values()) + (beats if part == "export" else 0.0)
-        for part in _PARTS
-    }
-    rows.append(("**all**", *(f"**{_millions(totals[part])}**" for part in _PARTS)))
-    rows.append(
-        (
-            "for each message, job or turn",
-            *(f"{totals[part] / week['final'][part]['counted']:.1f}" for part in _PARTS),
-        )
-    )
-    return [
-        *_table(("calls, in millions", *_PARTS.values()), rows, numbers=True),
-        "",
-        "At this load a receive brings one message, because a worker asks as soon as a slot is "
-        "free, and an ack seldom finds another one to share a call with. "
-        "A [saturated worker with fast handlers](benchmarks-sqs.md) needs 0.3 calls for a "
-        "message.",
-    ]
+def _count_calls(week: Mapping[str, Any], part: str) -> float:
+    beats: float = week["export"]["heartbeats"] if part == "export" else 0.0
+    return sum(week["calls"][part].values()) + beats
 
 
 def _write_costs(week: Mapping[str, Any]) -> list[str]:
@@ -295,9 +223,8 @@ def _write_costs(week: Mapping[str, Any]) -> list[str]:
     return [
         *_table(("units, and their price", *_PARTS.values()), rows, numbers=True),
         "",
-        f"Prices of {REGION} as published in {AS_OF} (`bench/scale/prices.py`), without free "
-        "tiers. Not included: logs and metrics, alarms, traffic, S3 storage, NAT, the model "
-        "and Twilio.",
+        f"Prices of {REGION} as published in {AS_OF}, without free tiers. Not included: logs "
+        "and metrics, alarms, traffic, S3 storage, NAT, the model and Twilio.",
     ]
 
 
@@ -321,45 +248,35 @@ def _write_failures(week: Mapping[str, Any]) -> list[str]:
         "",
         *_table(("failure", *_PARTS.values(), "what else happened", "alarms"), rows),
         "",
-        "What they mean:",
-        "",
-        "- **Killed workers** cost one lease (60 s) for the messages that they held, and the "
-        "start of a task (60 s here). Work is done again, and counted once.",
-        "- **While SQS does not respond**, every lease runs out, so all work that was running "
-        "is done again from its last counted state. Turns that were staged meanwhile have no "
-        "trigger, so they wait for the sweeper. " + _describe_failed_starts(),
+        "- **Killed workers** cost one lease (60 s) and the start of a task (60 s here).",
+        "- **While SQS does not respond**, every lease runs out, and running work is done "
+        "again from its last counted state. Turns without a trigger wait for the sweeper. "
+        + _describe_failed_starts(),
         "- **While DynamoDB does not respond**, webhooks get 503, and new jobs use up their "
-        "five attempts in about a minute. Their executions time out and are retried by the "
-        "state machine.",
+        "five attempts in about a minute. The state machine retries their executions.",
         "- **While the model or Twilio is down**, each trigger is dead-lettered after five "
-        "attempts, within half a minute. Their messages stay staged, and the sweeper sends new "
-        "triggers. It takes one conversation after another, for up to "
-        f"{functions.sweeping_timeout_seconds:g} s, and the rest waits for the following "
-        "sweeps ([a shorter timeout](#what-if) makes that longer).",
-        "- **When Step Functions throttles**, refused heartbeats are retried up to four times "
-        "in their interval. A fifth of the quota suffices for a heartbeat of each job in every "
-        f"100 s, and each job needs one in {heartbeats.heartbeat_seconds:g} s.",
-        "- **When export tasks are killed**, all others send the heartbeats of their jobs, "
-        "at most two intervals after the last one, until the jobs are received again. Step "
-        "Functions refuses some of them, and each job is heard of by one process or another.",
-        "- **A deployment that fails every message** makes five attempts at each, so the "
-        "workers are busy with failures, and a backlog of good messages grows behind them. "
-        "`holdfast dead redrive` moves dead letters back at up to 500 a second; the study lets "
-        "an operator look every 10 minutes.",
-        "- **The export service seldom shrinks.** Jobs that wait after a failure "
-        "add tasks. Each one is protected while it holds a job, and new jobs go to all, so "
-        f"none is ever idle: {_compute_mean_tasks(week):.0f} tasks run on average where "
-        f"{size_deployment()[0].exports.min_tasks} suffice. So `MaxTasks` is little above "
-        "`MinTasks` here.",
-        f"- **Not accepted is not lost.** {refused:,} messages of customers got 503 while "
-        "Lambda or DynamoDB did not respond. Twilio logs them, and calls the fallback URL if "
-        f"there is one. {week['export']['refused']:,} executions failed at their first step, "
-        f"and {week['final']['export']['failed']:,} gave up after three timeouts. Their "
-        "callers are told.",
+        "attempts. The messages stay staged, and the sweeper sends new triggers, one "
+        "conversation after another, for up to "
+        f"{functions.sweeping_timeout_seconds:g} s in each sweep.",
+        "- **When Step Functions throttles**, a fifth of the quota suffices for a heartbeat of "
+        f"each job in every 100 s, and each job needs one in {heartbeats.heartbeat_seconds:g} "
+        "s.",
+        "- **When export tasks are killed**, others send the heartbeats of their jobs, at most "
+        "two intervals after the last one.",
+        "- **A deployment that fails every message** makes five attempts at each, and a "
+        "backlog of good messages grows behind them. `holdfast dead redrive` moves dead "
+        "letters back at up to 500 a second; here an operator looks every 10 minutes.",
+        "- **The export service seldom shrinks**, because a task is protected while it holds a "
+        f"job: {_compute_mean_tasks(week):.0f} tasks run on average where "
+        f"{size_deployment()[0].exports.min_tasks} suffice. So keep `MaxTasks` little above "
+        "`MinTasks`.",
+        f"- **Not accepted is not lost.** {refused:,} messages of customers got 503. Twilio "
+        "logs them, and calls the fallback URL if there is one. "
+        f"{week['export']['refused']:,} executions failed at their first step, and "
+        f"{week['final']['export']['failed']:,} gave up after three timeouts.",
         "",
-        "“Alarms” names those of the templates that ring. An alarm on the age of the oldest "
-        "message counts from the first send, so it also rings for a long job that is delivered "
-        "again.",
+        "An alarm on the age of the oldest message counts from the first send, so it also "
+        "rings for a long job that is delivered again.",
     ]
 
 
@@ -477,40 +394,31 @@ def _write_quotas(results: Mapping[str, Any]) -> list[str]:
             f"{QUOTAS[name].limit:,.0f} {QUOTAS[name].unit}",
             _figure(use[name]["1"]),
             _mark(_figure(in_week[name]), in_week[name] >= QUOTAS[name].limit),
-            "above 10 ×" if reached[name] is None else f"**{reached[name]:g} ×**",
+            f"**{multiple:g} ×**",
             QUOTAS[name].remedy,
         )
         for name in _sort_quotas(reached)
+        if (multiple := reached[name]) is not None
     ]
+    far = [QUOTAS[name].name for name in _sort_quotas(reached) if reached[name] is None]
     return [
         "## Quotas",
         "",
         "The load was multiplied until each quota was reached, for the busiest quarter of an "
-        "hour and with as many tasks as the load needs. “In failures” is the highest use in "
-        "the week, while a backlog was worked off.",
+        "hour. “In failures” is the highest use in the week.",
         "",
         *_table(("quota", "limit", "use at noon", "in failures", "reached at", "remedy"), rows),
         "",
-        "Reads of the jobs' table grow with the square of the load, because each task lists "
-        "all active jobs. Everything else grows with the load. A worker holds no more messages "
-        "than it has slots, so messages in flight stay far from their quota, however long the "
-        "backlog is.",
+        f"Not reached at 10 ×: {', '.join(far)}.",
         "",
-        "Hot partitions: all active jobs are in one partition of `status-index`, which is in "
-        "the table. A single job is limited by the partition of its rows, to about "
+        "Reads of the jobs' table grow with the square of the load, because each task lists "
+        "all active jobs. Everything else grows with the load. A single job is limited by the "
+        "partition of its rows, to about "
         f"{_PARTITION_WRITES / _flow('job_file')['dynamodb.write']:.0f} files a second, "
         "counted one by one (up to 99 are counted together if they come faster), and a single "
         f"conversation to {_PARTITION_WRITES / _flow('turn')['dynamodb.write']:.0f} turns a "
-        "second. FIFO queues, which this deployment does not use, allow 20,000 messages in "
-        "flight.",
-        "",
-        "Sources: "
-        + ", ".join(
-            dict.fromkeys(f"[{quota.source.split('/')[0]}…/{quota.source.rsplit('/', 1)[1]}]"
-                          f"(https://{quota.source})" for quota in QUOTAS.values())
-        )
-        + ".",
-    ]  # fmt: skip
+        "second. The sources of the limits are in `bench/scale/quotas.py`.",
+    ]
 
 
 def _write_validation(
@@ -518,89 +426,64 @@ def _write_validation(
 ) -> list[str]:
     rows = [
         (
-            f"{run['messages']:,} messages, {run['per_second']:g} a second: {name}",
-            f"{run['real'][name]:,}",
-            f"{run['model'][name]:,}",
-            f"{100 * (run['model'][name] / run['real'][name] - 1):+.1f} %",
+            f"{run['messages']:,} messages, {run['per_second']:g} a second",
+            f"{_sum_calls(run, 'real'):,}",
+            f"{_sum_calls(run, 'model'):,}",
+            f"{100 * _find_largest_difference(run):.1f} %",
         )
         for run in runs
-        for name in run["real"]
-        if name != "attempts" or run["real"][name]
     ]
-    rows.append(
-        (
-            f"{outage['handlers']} messages, SQS refuses all calls beyond a lease: attempts",
-            *(f"{outage[side]['attempts']}" for side in ("real", "model")),
-            f"{outage['model']['attempts'] - outage['real']['attempts']}",
-        )
-    )
+    attempts = [f"{outage[side]['attempts']}" for side in ("real", "model")]
     return [
         "## Does the model agree with the code?",
         "",
         "A real worker with 8 threads handled messages on the simulated SQS, in real time, and "
-        "the model got the same messages, with the times that the real handlers took and the "
-        "mean lateness of threads on the machine ("
-        + " and ".join(f"{run['delay_ms']:g}" for run in runs)
-        + " ms). `make chaos` fails if a kind of call differs by more than "
-        f"{MARGIN * 100:.0f} % and a few calls.",
+        "the model got the same messages. `make chaos` fails if a kind of call differs by more "
+        f"than {MARGIN * 100:.0f} % and a few calls.",
         "",
-        *_table(("calls", "real worker", "model", "difference"), rows, numbers=True),
+        *_table(
+            ("", "calls, real worker", "calls, model", "largest difference of a kind"),
+            rows,
+            numbers=True,
+        ),
         "",
-        "The calls of turns, jobs and sweeps need no such comparison, because they are counted "
-        "in the real code. Other tests check that a mix of turns makes exactly the calls that "
-        "the flows add up to, and that the waiting for a customer who types is the package's.",
+        f"While SQS refuses all calls beyond a lease, {outage['handlers']} messages take "
+        f"{attempts[0]} attempts in the worker and {attempts[1]} in the model.",
     ]
+
+
+def _sum_calls(run: Mapping[str, Any], side: str) -> int:
+    return sum(count for name, count in run[side].items() if name != "attempts")
+
+
+def _find_largest_difference(run: Mapping[str, Any]) -> float:
+    """Return by which share of the real calls those of the model differ, for the worst kind."""
+    return max(
+        abs(run["model"][name] / count - 1) for name, count in run["real"].items() if count
+    )
 
 
 def _write_parameters() -> list[str]:
     measured = read_measurements()
-    latencies = [
-        (
-            name,
-            _milliseconds(latency.seconds),
-            _describe_cpu(name, measured),
-            _describe_round_trip(name, measured),
-            latency.published,
-        )
+    called = {
+        name: compute_call_seconds(name, measured) - LATENCIES[name].seconds
+        for name in ("sqs", "dynamodb", "states")
+    }
+    services = ", ".join(
+        f"{name} {_milliseconds(LATENCIES[name].seconds)} and {_milliseconds(cpu_seconds)}"
+        for name, cpu_seconds in called.items()
+    )
+    others = ", ".join(
+        f"{name} {_milliseconds(latency.seconds)}"
         for name, latency in LATENCIES.items()
-    ]
-    flows = [
-        (
-            name,
-            ", ".join(
-                f"{count:g} {call}"
-                for call, count in sorted(flow.items())
-                if call.partition(".")[2][:1].isupper()
-            ),
-            f"{flow.get('dynamodb.write', 0) + flow.get('dynamodb.index_write', 0):g}",
-            f"{flow.get('dynamodb.read', 0):g}",
-        )
-        for name, flow in measured["flows"].items()
-    ]
+        if name not in called
+    )
     return [
         "## Parameters",
         "",
-        "`make scale-measure` counts the calls, and measures the time of each call on the "
-        "emulator, into `bench/scale/measured.json`. The model adds the CPU time of the client "
-        "to a service time from the published range. It is CPU time (`time.process_time`), so "
-        "that other work on the machine does not change it. The round trips are shown for "
-        "comparison: an emulator on the same machine says little about Amazon.",
-        "",
-        *_table(
-            (
-                "",
-                "service, in the model",
-                "client's CPU",
-                "emulator, lowest round trip",
-                "published",
-            ),
-            latencies,
-        ),
-        "",
-        "The calls of one unit of each flow, counted in real code (write and read units of "
-        "DynamoDB as it rounds them):",
-        "",
-        *_table(("flow", "calls", "write units", "read units"), flows),
+        f"Time of a call, and CPU of the client: {services}. Other times: {others}. "
+        "Where each comes from is in `bench/scale/latencies.py`; `make scale-measure` counts "
+        "the calls of each flow and measures their CPU time.",
     ]
 
 
@@ -642,21 +525,6 @@ def _total(week: Mapping[str, Any], field: str) -> int:
     return sum(week["final"][part][field] for part in _PARTS)
 
 
-def _describe_cpu(name: str, measured: Mapping[str, Any]) -> str:
-    if name not in ("sqs", "dynamodb", "states"):
-        return "–"
-    return _milliseconds(compute_call_seconds(name, measured) - LATENCIES[name].seconds)
-
-
-def _describe_round_trip(name: str, measured: Mapping[str, Any]) -> str:
-    lowest = [
-        times["round_trip_lowest_ms"]
-        for call, times in measured["calls"].items()
-        if call.startswith(f"{name}.")
-    ]
-    return f"{min(lowest):.1f} ms" if lowest else "–"
-
-
 def _milliseconds(seconds: float) -> str:
     return f"{seconds:g} s" if seconds >= 0.1 else f"{seconds * 1000:.1f} ms"
 
@@ -671,12 +539,6 @@ def _duration(seconds: float) -> str:
 
 def _money(dollars: float) -> str:
     return f"${dollars:,.0f}" if dollars >= 10 else f"${dollars:.2f}"
-
-
-def _millions(number: float) -> str:
-    if not number:
-        return "–"
-    return f"{number / 1e6:,.1f}" if number >= 1e5 else f"{number / 1e6:.3f}"
 
 
 def _count(number: float) -> str:

@@ -43,8 +43,8 @@ def list_modules(code: str) -> list[str]:
 
 def list_loaded(code: str, forbidden: list[str]) -> list[str]:
     """Return the modules that the code loads although they are forbidden."""
-    ours = [name for name in forbidden if name.startswith("holdfast.")]
-    assert all(map(find_spec, ours)), "a name that no module has forbids nothing"
+    modules = [name for name in forbidden if name.startswith("holdfast.")]
+    assert all(map(find_spec, modules)), "a name that no module has forbids nothing"
     return [
         module
         for module in list_modules(code)

@@ -114,6 +114,7 @@ class SkippingClock:
         """
         if not seconds >= 0:
             raise ValueError(f"time cannot move by {seconds} seconds")
+        # A little more, because queues count whole milliseconds and round up when a lease ends.
         with self._lock:
             self._skipped_seconds += seconds + _ROUNDING_SECONDS
 

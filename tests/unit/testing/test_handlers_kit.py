@@ -221,6 +221,19 @@ def test_the_clock_runs_in_real_time_and_can_be_advanced(clock: SkippingClock) -
         clock.advance(-1)
 
 
+def test_a_lease_is_over_when_the_clock_was_advanced_by_its_length(
+    queue: MemoryQueue[AnyMessage], clock: SkippingClock
+) -> None:
+    """Also if less than a millisecond of real time passed since the claim."""
+    for _ in range(20):
+        queue.push(AnyMessage())
+        [message] = queue.poll()
+        clock.advance(queue.lease_seconds)
+        [again] = queue.poll()
+        assert again.id == message.id
+        queue.ack(again)
+
+
 def test_a_poll_that_may_wait_skips_to_the_next_message(
     queue: MemoryQueue[AnyMessage],
 ) -> None:
