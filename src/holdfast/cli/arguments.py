@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 
 import typer
 
-from holdfast import durations
+from holdfast import text as text_module
 from holdfast.cli.console import info
 from holdfast.cli.errors import UsageError
 from holdfast.urls import QUEUES, parse_url
@@ -242,7 +242,7 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 def parse_duration(text: str | float) -> float:
     """Return the seconds in a duration. Raises typer.BadParameter with the valid forms."""
     try:
-        return durations.parse_duration(text)
+        return text_module.parse_duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
