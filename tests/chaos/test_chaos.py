@@ -154,7 +154,6 @@ ROUNDS = [
 ]
 
 
-@pytest.mark.chaos
 @pytest.mark.parametrize(
     ("kind", "hazard"), ROUNDS, ids=[f"{k.name}-{hazard.name}" for k, hazard in ROUNDS]
 )

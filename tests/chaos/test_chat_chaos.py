@@ -12,8 +12,6 @@ from pathlib import Path
 from random import Random
 from time import monotonic, sleep
 
-import pytest
-
 from chaos.chat_accounting import ChatAccounting
 from chaos.chat_roles import (
     LEASE_SECONDS,
@@ -97,7 +95,6 @@ class ChatRound:
         return not waiting and stats.ready + stats.delayed + stats.leased == 0
 
 
-@pytest.mark.chaos
 def test_every_message_is_answered_once_or_parked_whichever_process_dies() -> None:
     for seed in iterate_seeds():
         folder = memory_folder.new_folder()

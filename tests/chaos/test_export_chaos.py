@@ -116,7 +116,6 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-@pytest.mark.chaos
 def test_every_job_is_counted_and_answered_once_whichever_process_dies() -> None:
     for seed in iterate_seeds():
         folder = memory_folder.new_folder()

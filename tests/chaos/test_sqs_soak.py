@@ -107,7 +107,6 @@ def _without_aws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_PROFILE", raising=False)
 
 
-@pytest.mark.chaos
 def test_every_message_is_completed_and_deleted_once_whichever_worker_is_killed() -> None:
     for seed in iterate_seeds():
         folder = memory_folder.new_folder()

@@ -43,7 +43,7 @@ def over_http(request: pytest.FixtureRequest, ministack: "Ministack") -> Any:
 
 
 class TestDynamoDBConversations(ConversationStoreContract):
-    examples = 3  # twenty-five on DynamoDB Local, under `make chaos`
+    examples = 3  # twenty-five on DynamoDB Local, under `make nightly`
     steps = 20  # each makes eight calls over HTTP
     many = 120
 
