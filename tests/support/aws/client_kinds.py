@@ -1,15 +1,14 @@
 """Make the clients under test, of boto3's kind and of Holdfast's own.
 
-Every contract suite passes with both. `make test` runs those in brackets with one only:
+Every contract suite passes with both. `make test` runs those in brackets with one only, and
+`make nightly` with both:
 
-    queue          simulator in this process (a client like boto3's), and over HTTP with both
+    queue          simulator in this process (a client like boto3's), and over HTTP (lean)
                    moto over HTTP (lean)       LocalStack, nightly, with both
     jobs           ministack (lean)            DynamoDB Local, nightly, with both
                    moto in this process: outcomes, with boto3
-    conversations  ministack with both         DynamoDB Local, nightly, with both
+    conversations  ministack (lean)            DynamoDB Local, nightly, with both
     callbacks      a loopback server with both
-
-`make nightly` also runs those in brackets, with both.
 """
 
 import os
