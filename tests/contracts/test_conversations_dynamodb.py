@@ -1,8 +1,8 @@
 """The conversation contract for DynamoDBConversations.
 
-On ministack, over HTTP with the lean client, nightly with both. There each call is one step, so that crowds can meet.
-The tests of its own are on moto with boto3 (tests/integration/exports/dynamodb). A fault
-of one server should not be a fault of the other.
+On ministack, over HTTP with the lean client, nightly with both. There each call is one step, so
+that crowds can meet. The tests of its own are on moto with boto3. A fault of one server should
+not be a fault of the other.
 """
 
 from itertools import count

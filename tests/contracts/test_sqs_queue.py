@@ -1,7 +1,7 @@
 """SQSQueue keeps the queue contract, on the simulator that ships in holdfast.testing.
 
-The lean client calls it over HTTP, nightly boto3 too. Its variants are called without a network, by a client that
-behaves as boto3's.
+The lean client calls it over HTTP, nightly boto3 too. Its variants are called without a
+network, by a client that behaves as boto3's.
 """
 
 import re
