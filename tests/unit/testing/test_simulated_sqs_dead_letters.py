@@ -1,6 +1,6 @@
 """The SQS simulator: dead letters, redrive and FIFO queues."""
 
-from holdfast.testing import ManualClock
+from holdfast.testing import ManualClock, SimulatedSqs
 from support.sqs.calls import (
     Client,
     count_messages,
