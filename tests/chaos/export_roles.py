@@ -16,7 +16,7 @@ from time import monotonic, sleep
 from typing import Any
 from uuid import uuid4
 
-from chaos.export_server import MISSING, Servers, make_content
+from chaos.export_server import MISSING, FaultyServers, WaitingToken, make_content
 from holdfast import AnyMessage, QueueManager, open_queue
 
 LEASE_SECONDS = 2.0
@@ -31,7 +31,7 @@ class ExportWorkspace:
     """The folders and addresses of one round."""
 
     root: Path
-    servers: Servers
+    servers: FaultyServers
     round_id: str = field(default_factory=lambda: uuid4().hex)
 
     @property
@@ -268,7 +268,7 @@ class ExportClients:
     def _start_execution(self, order: JobOrder) -> None:
         token = f"{TOKEN_CANARY}-{uuid4().hex}"
         order.tokens.append(token)
-        self._workspace.servers.open(token, HEARTBEAT_SECONDS)
+        self._workspace.servers.tokens[token] = WaitingToken(HEARTBEAT_SECONDS)
         twice = self._random.random() < 0.2
         self.repeated_messages += twice
         for _ in range(1 + twice):

@@ -1,13 +1,14 @@
-"""The roles of the SQS soak test: ordinary workers, and a pusher."""
+"""The roles of the SQS soak test, ordinary workers and a pusher, and its accounting."""
 
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from threading import Thread
 
-from chaos.event_log import Entry, EventLog
-from chaos.sqs_server import SqsServer
+from chaos.events import Entry, EventAccounting, EventLog, find_repeated
+from chaos.sqs_server import ServerTotals, SqsServer
 from holdfast.events import Completed, Event
 from holdfast.lease.backoff import Backoff
 from holdfast.lease.clock import SYSTEM_CLOCK
@@ -59,11 +60,8 @@ class SqsWorker:
     """
 
     def __init__(self, workspace: SqsWorkspace, seed: int) -> None:
-        self._workspace, self._random, self._event_log = (
-            workspace,
-            Random(seed),
-            workspace.event_log,
-        )
+        self._workspace, self._random = workspace, Random(seed)
+        self._event_log = workspace.event_log
         self._name = str(os.getpid())
 
     def run(self) -> None:
@@ -114,10 +112,53 @@ def push_messages(workspace: SqsWorkspace, seed: int, messages: int) -> None:
         numbers = range(first, min(first + 50, messages))
         ids = [f"{random.choice(KINDS)}-{number}" for number in numbers]
         queue.push_many([AnyMessage(id=message_id, text="x" * 200) for message_id in ids])
-        for message_id in ids:
-            event_log.add(Entry("pushed", message_id))
+        event_log.add(*(Entry("pushed", message_id) for message_id in ids))
         while workspace.server.read_counts().waiting > MAX_WAITING:
             SYSTEM_CLOCK.sleep(0.05)
 
 
 KINDS = ("plain",) * 60 + ("long",)
+
+
+# -- accounting
+
+
+@dataclass
+class SqsAccounting(EventAccounting):
+    """The events of one round and the server's totals."""
+
+    server: ServerTotals
+
+    def find_lost(self) -> list[str]:
+        """Return messages that were pushed but never completed."""
+        completed = set(self.list_ids("done"))
+        return [pushed for pushed in self.list_ids("pushed") if pushed not in completed]
+
+    def find_not_deleted_once(self) -> list[str]:
+        """Return messages that the server did not delete exactly once."""
+        deleted = Counter(self.server.deleted)
+        return [sent for sent in self.server.sent if deleted[sent] != 1]
+
+    def find_acked_twice(self) -> list[str]:
+        """Return messages that two workers believe to have completed."""
+        return find_repeated(self.list_ids("acked"))
+
+    def find_acked_undone(self) -> list[Entry]:
+        """Return acks by an attempt that had not completed the message."""
+        done = {entry.hold for entry in self.select("done")}
+        return [entry for entry in self.select("acked") if entry.hold not in done]
+
+    def count_taken_over(self) -> int:
+        """Return how many messages another worker completed."""
+        return sum(entry.fence > 1 for entry in self.select("done"))
+
+    def format_summary(self) -> str:
+        """Return the totals in one line."""
+        counts = Counter(entry.what for entry in self.entries)
+        return (
+            f"pushed {counts['pushed']}, done {counts['done']}, acked {counts['acked']}, "
+            f"deleted {sum(self.server.deleted.values())}, "
+            f"taken over {self.count_taken_over()}, "
+            f"receives {self.server.receives}, deletes repeated {self.server.repeated}, "
+            f"stale {self.server.stale}"
+        )

@@ -6,7 +6,8 @@ makes rounds longer.
 """
 
 import os
-import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
@@ -14,17 +15,20 @@ from time import monotonic, sleep
 import boto3
 import pytest
 
-from chaos.event_log import Entry
-from chaos.processes import ChaosProcesses
-from chaos.sqs_accounting import SqsAccounting
-from chaos.sqs_roles import LEASE_SECONDS, SqsWorker, SqsWorkspace, push_messages
+from chaos.events import Entry
+from chaos.rounds import SECONDS, ChaosProcesses, repeat_rounds, wait_until
+from chaos.sqs_roles import (
+    LEASE_SECONDS,
+    SqsAccounting,
+    SqsWorker,
+    SqsWorkspace,
+    push_messages,
+)
 from chaos.sqs_server import SqsServer, run_server
-from chaos.test_chaos import SECONDS, iterate_seeds
 from holdfast.aws.json_client.client import JsonClient
-from support import memory_folder
 
 WORKERS = 4
-MESSAGES = 5_000 if SECONDS else 300
+MESSAGES = 5_000 if SECONDS else 150
 FAULT_SHARE = 0.9  # of the messages deleted; the rest must be able to finish
 WAIT_TIMEOUT_SECONDS = 600.0
 
@@ -36,8 +40,6 @@ class SqsRound:
         self.random = Random(seed)
         self.server = server
         self.workspace = SqsWorkspace(root, server, _create_queue(server))
-        self.processes = ChaosProcesses(self.random)
-        self.give_up_at = monotonic() + WAIT_TIMEOUT_SECONDS
 
     def work(self, seed: int) -> None:
         SqsWorker(self.workspace, seed).run()
@@ -45,47 +47,47 @@ class SqsRound:
     def push(self, seed: int) -> None:
         push_messages(self.workspace, seed, MESSAGES)
 
-    def run(self) -> SqsAccounting:
-        """Run the round and return its accounting."""
-        try:
-            self.processes.start(self.push)
-            for _ in range(WORKERS):
-                self.processes.start(self.work)
-            self.inject_faults()
-            self.wait_until_finished()
-        finally:
-            self.processes.end()
-        return SqsAccounting(
-            list(self.workspace.event_log.entries()), self.server.read_totals()
-        )
+    def run(self) -> str:
+        with ChaosProcesses(self.random) as processes:
+            processes.start(self.push)
+            processes.start(self.work, WORKERS)
+            self.wait(self.is_nearly_done, between=lambda: self.kill_worker(processes))
+            self.wait(self.is_done)
+            self.workspace.stop.touch()
+            for role in (self.push, self.work):
+                processes.wait(role, WAIT_TIMEOUT_SECONDS)
+        entries = list(self.workspace.event_log.entries())
+        accounting = SqsAccounting(entries, self.server.read_totals())
+        accounting.check()
+        assert accounting.count_taken_over(), "no message was ever taken over"
+        queue = self.workspace.queue()
+        assert isinstance(queue._client.retrying_client, JsonClient)  # as that of the workers
+        stats = queue.stats()
+        assert (stats.ready, stats.delayed, stats.leased, stats.failed) == (0, 0, 0, 0)
+        return f"{processes.kills} killed, {accounting.format_summary()}"
 
-    def inject_faults(self) -> None:
-        while self.server.read_counts().deleted < FAULT_SHARE * MESSAGES:
-            self.check_time()
-            sleep(self.random.uniform(0.1, 0.8))
-            self.kill_random_worker()
-
-    def kill_random_worker(self) -> None:
+    def kill_worker(self, processes: ChaosProcesses) -> None:
         """Kill a worker and record it afterwards, because it may have been alive until then."""
-        before = set(self.processes.roles)
-        self.processes.kill_random(self.work)
-        [killed] = before - set(self.processes.roles)
+        sleep(self.random.uniform(0.1, 0.7))
+        killed = processes.kill_random(self.work)
         self.workspace.event_log.add(Entry("killed", worker=str(killed), at=monotonic()))
 
-    def wait_until_finished(self) -> None:
-        while not self.is_done():
-            self.check_time()
-            sleep(0.2)
-        self.workspace.stop.touch()
-        assert self.processes.wait(self.push, WAIT_TIMEOUT_SECONDS), "the pusher does not end"
-        assert self.processes.wait(self.work, WAIT_TIMEOUT_SECONDS), "a worker does not stop"
+    def is_nearly_done(self) -> bool:
+        return self.server.read_counts().deleted >= FAULT_SHARE * MESSAGES
 
     def is_done(self) -> bool:
         counts = self.server.read_counts()
         return counts.sent >= MESSAGES and counts.waiting == 0
 
-    def check_time(self) -> None:
-        assert monotonic() < self.give_up_at, f"unfinished: {self.workspace.queue().stats()}"
+    def wait(
+        self, condition: Callable[[], bool], between: Callable[[], None] = lambda: None
+    ) -> None:
+        wait_until(
+            condition,
+            WAIT_TIMEOUT_SECONDS,
+            lambda: f"unfinished: {self.workspace.queue().stats()}",
+            between=between,
+        )
 
 
 def _create_queue(server: SqsServer) -> str:
@@ -108,25 +110,10 @@ def _without_aws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_message_is_completed_and_deleted_once_whichever_worker_is_killed() -> None:
-    for seed in iterate_seeds():
-        folder = memory_folder.new_folder()
-        started = monotonic()
-        try:
-            with run_server() as server:
-                chaos_round = SqsRound(folder, server, seed)
-                accounting = chaos_round.run()
-                client = chaos_round.workspace.queue()._client.retrying_client
-                assert isinstance(client, JsonClient)  # as that of the workers
-                stats = chaos_round.workspace.queue().stats()
-            print(
-                f"SQS round {seed}: {monotonic() - started:.0f} s, "
-                f"{chaos_round.processes.kills} killed, {accounting.format_summary()}",
-                flush=True,
-            )
-            accounting.check()
-            assert (stats.ready, stats.delayed, stats.leased, stats.failed) == (0, 0, 0, 0)
-            assert accounting.count_taken_over(), "no message was ever taken over"
-        except BaseException as error:
-            error.add_note(f"round with seed {seed}; the events are in {folder}/events")
-            raise
-        shutil.rmtree(folder)
+    repeat_rounds("SQS", open_round)
+
+
+@contextmanager
+def open_round(folder: Path, seed: int) -> Iterator[SqsRound]:
+    with run_server() as server:
+        yield SqsRound(folder, server, seed)
