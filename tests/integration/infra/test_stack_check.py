@@ -443,8 +443,9 @@ def change_task(stacks: Stacks, name: str, drain: str | None, stop: int | None) 
 
 def test_heartbeats_that_are_too_rare(stacks: Stacks) -> None:
     machines = stacks.client("stepfunctions")
-    [machine] = machines.list_state_machines()["stateMachines"]
-    arn = machine["stateMachineArn"]
+    # The server may have machines of other tests.
+    listed = machines.list_state_machines()["stateMachines"]
+    [arn] = [each["stateMachineArn"] for each in listed if each["name"] == "shop-export"]
     before = machines.describe_state_machine(stateMachineArn=arn)["definition"]
     stacks.undo_later(machines.update_state_machine, stateMachineArn=arn, definition=before)
     definition = before.replace('"HeartbeatSeconds": 90', '"HeartbeatSeconds": 45')
