@@ -46,6 +46,11 @@ class EventLog:
         finally:
             os.close(fd)
 
+    def count(self, what: str) -> int:
+        """Return the number of entries of one kind, also while others append."""
+        text = self.path.read_text() if self.path.exists() else ""
+        return f"\n{text}".count(f"\n{what} ")
+
     def entries(self) -> Iterator[Entry]:
         """Yield all entries in the order of their writes."""
         for line in self.path.read_text().splitlines():

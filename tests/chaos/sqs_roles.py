@@ -8,7 +8,6 @@ from random import Random
 from threading import Thread
 
 from chaos.events import Entry, EventAccounting, EventLog, find_repeated
-from chaos.sqs_server import ServerTotals, SqsServer
 from holdfast.events import Completed, Event
 from holdfast.lease.backoff import Backoff
 from holdfast.lease.clock import SYSTEM_CLOCK
@@ -27,10 +26,9 @@ _STEP_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class SqsWorkspace:
-    """The folder, server and queue of one round."""
+    """The folder and the queue of one round."""
 
     root: Path
-    server: SqsServer
     url: str
 
     @property
@@ -42,6 +40,10 @@ class SqsWorkspace:
     def stop(self) -> Path:
         """Return the file whose existence ends the round."""
         return self.root / "stop"
+
+    def count_waiting(self) -> int:
+        """Return how many messages the server has not deleted."""
+        return self.event_log.count("sent") - self.event_log.count("deleted")
 
     def queue(self) -> SQSQueue[AnyMessage]:
         """Open the queue."""
@@ -113,7 +115,7 @@ def push_messages(workspace: SqsWorkspace, seed: int, messages: int) -> None:
         ids = [f"{random.choice(KINDS)}-{number}" for number in numbers]
         queue.push_many([AnyMessage(id=message_id, text="x" * 200) for message_id in ids])
         event_log.add(*(Entry("pushed", message_id) for message_id in ids))
-        while workspace.server.read_counts().waiting > MAX_WAITING:
+        while workspace.count_waiting() > MAX_WAITING:
             SYSTEM_CLOCK.sleep(0.05)
 
 
@@ -123,11 +125,8 @@ KINDS = ("plain",) * 60 + ("long",)
 # -- accounting
 
 
-@dataclass
 class SqsAccounting(EventAccounting):
-    """The events of one round and the server's totals."""
-
-    server: ServerTotals
+    """The events of one round, of its workers and of the server."""
 
     def find_lost(self) -> list[str]:
         """Return messages that were pushed but never completed."""
@@ -136,8 +135,8 @@ class SqsAccounting(EventAccounting):
 
     def find_not_deleted_once(self) -> list[str]:
         """Return messages that the server did not delete exactly once."""
-        deleted = Counter(self.server.deleted)
-        return [sent for sent in self.server.sent if deleted[sent] != 1]
+        deleted = Counter(self.list_ids("deleted"))
+        return [sent for sent in self.list_ids("sent") if deleted[sent] != 1]
 
     def find_acked_twice(self) -> list[str]:
         """Return messages that two workers believe to have completed."""
@@ -157,8 +156,7 @@ class SqsAccounting(EventAccounting):
         counts = Counter(entry.what for entry in self.entries)
         return (
             f"pushed {counts['pushed']}, done {counts['done']}, acked {counts['acked']}, "
-            f"deleted {sum(self.server.deleted.values())}, "
-            f"taken over {self.count_taken_over()}, "
-            f"receives {self.server.receives}, deletes repeated {self.server.repeated}, "
-            f"stale {self.server.stale}"
+            f"deleted {counts['deleted']}, taken over {self.count_taken_over()}, "
+            f"receives {counts['received']}, deletes repeated {counts['repeated']}, "
+            f"stale {counts['stale']}"
         )

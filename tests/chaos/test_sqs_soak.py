@@ -6,6 +6,7 @@ makes rounds longer.
 """
 
 import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,11 +25,11 @@ from chaos.sqs_roles import (
     SqsWorkspace,
     push_messages,
 )
-from chaos.sqs_server import SqsServer, run_server
+from chaos.sqs_server import serve
 from holdfast.aws.json_client.client import JsonClient
 
 WORKERS = 4
-MESSAGES = 5_000 if SECONDS else 150
+MESSAGES = 5_000 if SECONDS else 300
 FAULT_SHARE = 0.9  # of the messages deleted; the rest must be able to finish
 WAIT_TIMEOUT_SECONDS = 600.0
 
@@ -36,10 +37,13 @@ WAIT_TIMEOUT_SECONDS = 600.0
 class SqsRound:
     """A round in which workers are killed while they handle messages."""
 
-    def __init__(self, root: Path, server: SqsServer, seed: int) -> None:
-        self.random = Random(seed)
-        self.server = server
-        self.workspace = SqsWorkspace(root, server, _create_queue(server))
+    def __init__(self, root: Path, listening: socket.socket, seed: int) -> None:
+        self.random, self.listening = Random(seed), listening
+        self.endpoint = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        self.workspace = SqsWorkspace(root, f"{self.endpoint}/000000000000/soak")
+
+    def serve(self, seed: int) -> None:
+        serve(self.listening, self.workspace.event_log)
 
     def work(self, seed: int) -> None:
         SqsWorker(self.workspace, seed).run()
@@ -49,6 +53,8 @@ class SqsRound:
 
     def run(self) -> str:
         with ChaosProcesses(self.random) as processes:
+            processes.start(self.serve)
+            _create_queue(self.endpoint)
             processes.start(self.push)
             processes.start(self.work, WORKERS)
             self.wait(self.is_nearly_done, between=lambda: self.kill_worker(processes))
@@ -56,28 +62,27 @@ class SqsRound:
             self.workspace.stop.touch()
             for role in (self.push, self.work):
                 processes.wait(role, WAIT_TIMEOUT_SECONDS)
-        entries = list(self.workspace.event_log.entries())
-        accounting = SqsAccounting(entries, self.server.read_totals())
+            queue = self.workspace.queue()
+            assert isinstance(queue._client.retrying_client, JsonClient)  # as in the workers
+            stats = queue.stats()
+            assert (stats.ready, stats.delayed, stats.leased, stats.failed) == (0, 0, 0, 0)
+        accounting = SqsAccounting(list(self.workspace.event_log.entries()))
         accounting.check()
         assert accounting.count_taken_over(), "no message was ever taken over"
-        queue = self.workspace.queue()
-        assert isinstance(queue._client.retrying_client, JsonClient)  # as that of the workers
-        stats = queue.stats()
-        assert (stats.ready, stats.delayed, stats.leased, stats.failed) == (0, 0, 0, 0)
         return f"{processes.kills} killed, {accounting.format_summary()}"
 
     def kill_worker(self, processes: ChaosProcesses) -> None:
         """Kill a worker and record it afterwards, because it may have been alive until then."""
-        sleep(self.random.uniform(0.1, 0.7))
+        sleep(self.random.uniform(0.1, 0.5))
         killed = processes.kill_random(self.work)
         self.workspace.event_log.add(Entry("killed", worker=str(killed), at=monotonic()))
 
     def is_nearly_done(self) -> bool:
-        return self.server.read_counts().deleted >= FAULT_SHARE * MESSAGES
+        return self.workspace.event_log.count("deleted") >= FAULT_SHARE * MESSAGES
 
     def is_done(self) -> bool:
-        counts = self.server.read_counts()
-        return counts.sent >= MESSAGES and counts.waiting == 0
+        is_sent = self.workspace.event_log.count("sent") >= MESSAGES
+        return is_sent and self.workspace.count_waiting() == 0
 
     def wait(
         self, condition: Callable[[], bool], between: Callable[[], None] = lambda: None
@@ -90,11 +95,10 @@ class SqsRound:
         )
 
 
-def _create_queue(server: SqsServer) -> str:
-    client = boto3.client("sqs", endpoint_url=server.endpoint)
+def _create_queue(endpoint: str) -> None:
+    client = boto3.client("sqs", endpoint_url=endpoint)
     attributes = {"VisibilityTimeout": str(int(LEASE_SECONDS))}
-    response = client.create_queue(QueueName="soak", Attributes=attributes)
-    return str(response["QueueUrl"])
+    client.create_queue(QueueName="soak", Attributes=attributes)
 
 
 @pytest.fixture(autouse=True)
@@ -115,5 +119,5 @@ def test_every_message_is_completed_and_deleted_once_whichever_worker_is_killed(
 
 @contextmanager
 def open_round(folder: Path, seed: int) -> Iterator[SqsRound]:
-    with run_server() as server:
-        yield SqsRound(folder, server, seed)
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
+        yield SqsRound(folder, listening, seed)
