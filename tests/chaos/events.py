@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from chaos.rounds import Promises
+from chaos.rounds import Promises, RoundFolder
 
 T = TypeVar("T")
 
@@ -56,6 +56,15 @@ class EventLog:
         for line in self.path.read_text().splitlines():
             what, message_id, key, fence, worker, at = line.split(" ")
             yield Entry(what, message_id, key, int(fence), worker, float(at))
+
+
+class LoggedFolder(RoundFolder):
+    """The folder of a round whose processes record what they do."""
+
+    @property
+    def event_log(self) -> EventLog:
+        """Return the round's event log."""
+        return EventLog(self.root / "events")
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from chaos.events import Entry, EventLog
+from chaos.events import Entry, LoggedFolder
 from chaos.hazards import Hazard
 from chaos.kinds import Kind
 from holdfast.errors import LeaseLost, QueueUnavailable
@@ -26,23 +26,12 @@ BATCH = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Workspace:
+class Workspace(LoggedFolder):
     """The folders of one round, its kind of queue and its hazard."""
 
-    root: Path
     queue_root: Path
     kind: Kind
     hazard: Hazard
-
-    @property
-    def event_log(self) -> EventLog:
-        """Return the round's event log."""
-        return EventLog(self.root / "events")
-
-    @property
-    def stop(self) -> Path:
-        """Return the file whose existence ends the round."""
-        return self.root / "stop"
 
     def queue(self) -> QueueManager[Any]:
         """Open the queue, and retry while the disk fails."""

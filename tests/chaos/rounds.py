@@ -12,9 +12,11 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
+from threading import Thread
 from time import monotonic, sleep
 from typing import Any, Protocol
 
+from holdfast.worker.worker import Worker
 from support import memory_folder
 
 SECONDS = float(os.environ.get("HOLDFAST_CHAOS_SECONDS", "0"))
@@ -72,6 +74,29 @@ def wait_until(
         assert monotonic() < give_up_at, explain()
         between()
         sleep(0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFolder:
+    """The folder of one round."""
+
+    root: Path
+
+    @property
+    def stop(self) -> Path:
+        """Return the file whose existence ends the round."""
+        return self.root / "stop"
+
+    def run_until_stopped(self, worker: Worker[Any]) -> None:
+        """Run a worker until the round ends."""
+
+        def wait() -> None:
+            while not self.stop.exists():
+                sleep(0.05)
+            worker.stop()
+
+        Thread(target=wait, daemon=True).start()
+        worker.run()
 
 
 class Promises:

@@ -3,11 +3,9 @@
 import os
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
-from threading import Thread
 
-from chaos.events import Entry, EventAccounting, EventLog, find_repeated
+from chaos.events import Entry, EventAccounting, LoggedFolder, find_repeated
 from holdfast.events import Completed, Event
 from holdfast.lease.backoff import Backoff
 from holdfast.lease.clock import SYSTEM_CLOCK
@@ -25,21 +23,10 @@ _STEP_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class SqsWorkspace:
+class SqsWorkspace(LoggedFolder):
     """The folder and the queue of one round."""
 
-    root: Path
     url: str
-
-    @property
-    def event_log(self) -> EventLog:
-        """Return the round's event log."""
-        return EventLog(self.root / "events")
-
-    @property
-    def stop(self) -> Path:
-        """Return the file whose existence ends the round."""
-        return self.root / "stop"
 
     def count_waiting(self) -> int:
         """Return how many messages the server has not deleted."""
@@ -71,8 +58,7 @@ class SqsWorker:
         queue = self._workspace.queue()
         queue.events.subscribe(self._note_completed)
         worker = Worker(queue, self._handle, concurrency=CONCURRENCY)
-        Thread(target=self._stop_when_requested, args=(worker,), daemon=True).start()
-        worker.run()
+        self._workspace.run_until_stopped(worker)
 
     def _handle(self, message: AnyMessage, ctx: Context) -> None:
         self._note("held", ctx, SYSTEM_CLOCK.monotonic())
@@ -100,11 +86,6 @@ class SqsWorker:
             self._event_log.add(
                 Entry("acked", event.message_id, "-", event.attempt, self._name)
             )
-
-    def _stop_when_requested(self, worker: Worker[AnyMessage]) -> None:
-        while not self._workspace.stop.exists():
-            SYSTEM_CLOCK.sleep(0.1)
-        worker.stop()
 
 
 def push_messages(workspace: SqsWorkspace, seed: int, messages: int) -> None:
