@@ -182,7 +182,7 @@ nightly: $(VENV)/.ready-compiled
 
 # With more crashes and simulations of the chat than a test of every day.
 nightly-tests: $(VENV)/.ready-compiled $(VENV)/.ready-browser $(VENV)/.ready-dynamodb $(VENV)/.ready-localstack
-	$(BIN)/python -m pytest tests -m nightly --ignore tests/chaos -n 2 --dist worksteal -rs --durations 10
+	$(BIN)/python -m pytest tests -m nightly --ignore tests/chaos -n 2 --dist worksteal --durations 10
 	HOLDFAST_CHAOS_SECONDS=1 HOLDFAST_CHAT_SEEDS=250 $(BIN)/python -m pytest -n 2 --dist worksteal \
 	  $(addprefix tests/integration/chat/test_chat_,crashes.py simulation.py)
 

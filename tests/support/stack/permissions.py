@@ -7,7 +7,6 @@ permissions that are allowed, each with the wildcards that are written in it.
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,21 +40,14 @@ class Permission(NamedTuple):
         return self.action == used.action and fnmatchcase(used.resource, self.resource)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What a role lacks, and what it allows without need."""
-
-    lacking: frozenset[Permission]
-    unused: frozenset[Permission]
+def find_lacking(allowed: Iterable[Permission], used: Iterable[Permission]) -> set[Permission]:
+    """Return what is used and not allowed."""
+    return {use for use in used if not any(each.includes(use) for each in allowed)}
 
 
-def compare(allowed: Iterable[Permission], used: Iterable[Permission]) -> Comparison:
-    """Compare what a role allows with what is used."""
-    allowed, used = frozenset(allowed), frozenset(used)
-    return Comparison(
-        frozenset(use for use in used if not any(each.includes(use) for each in allowed)),
-        frozenset(each for each in allowed if not any(map(each.includes, used))),
-    )
+def find_unused(allowed: Iterable[Permission], used: Iterable[Permission]) -> set[Permission]:
+    """Return what is allowed and not used."""
+    return {each for each in allowed if not any(map(each.includes, used))}
 
 
 def read_allowed(iam: Any, role: str) -> frozenset[Permission]:
