@@ -140,8 +140,8 @@ def test_only_what_is_used_is_loaded(code: str, forbidden: list[str]) -> None:
 def test_what_must_not_be_loaded_exists() -> None:
     """Otherwise a module that was moved would be loaded unnoticed."""
     forbidden = {name for _, names in CASES.values() for name in names}
-    ours = sorted(name for name in forbidden if name.startswith("holdfast."))
-    assert [name for name in ours if find_spec(name) is None] == []
+    modules = sorted(name for name in forbidden if name.startswith("holdfast."))
+    assert [name for name in modules if find_spec(name) is None] == []
 
 
 def test_an_export_to_a_folder_loads_neither_aws_nor_tls(tmp_path: Path) -> None:
