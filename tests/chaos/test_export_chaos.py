@@ -12,8 +12,6 @@ from pathlib import Path
 from random import Random
 from time import monotonic, sleep
 
-import pytest
-
 from chaos.export_accounting import ExportAccounting, ExportObserver
 from chaos.export_roles import LEASE_SECONDS, ExportClients, ExportServices, ExportWorkspace
 from chaos.export_server import FaultyServers, run_servers
@@ -113,11 +111,6 @@ class ExportRound:
             f"{clients.repeated_orders} jobs ordered again; "
             f"observed {self.observer.observations} times"
         )
-
-
-@pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
 def test_every_job_is_counted_and_answered_once_whichever_process_dies() -> None:

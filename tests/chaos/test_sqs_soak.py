@@ -5,7 +5,6 @@ five thousand with new seeds for that long. Speed is not asserted, because a slo
 makes rounds longer.
 """
 
-import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -102,15 +101,10 @@ def _create_queue(endpoint: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _without_aws(monkeypatch: pytest.MonkeyPatch) -> None:
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "soak")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, os.devnull)
-    monkeypatch.delenv("AWS_PROFILE", raising=False)
 
 
 def test_every_message_is_completed_and_deleted_once_whichever_worker_is_killed() -> None:
