@@ -43,9 +43,8 @@ assert page.status_code == 200 and "work" in page.text, page.text
 
 @pytest.fixture(params=PRODUCTS)
 def copy(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return a copy of the source without one product."""
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=ignored)
+    """Return a copy of the source, with its compiled files, without one product."""
+    shutil.copytree(ROOT / "src", tmp_path / "src")
     for path in PRODUCTS[request.param]:
         gone = tmp_path / "src/holdfast" / path
         shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
