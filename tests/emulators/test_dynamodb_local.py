@@ -5,7 +5,6 @@ what conditions, transactions, indexes and errors mean.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from contracts.conversations.support import OpenStore
 from contracts.jobs.contract import JobStoreContract
 from contracts.jobs.support import OpenRepository
 from emulators import dynamodb_local
-from emulators.isolated_server import NamespaceUnavailable
 from support.aws.client_kinds import KINDS, make_server_client
 
 pytestmark = [
@@ -30,11 +28,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with ExitStack() as stack:
-        try:
-            yield stack.enter_context(dynamodb_local.run_server()).url
-        except NamespaceUnavailable as error:
-            pytest.skip(str(error))
+    with dynamodb_local.run_server() as server:
+        yield server.url
 
 
 @pytest.fixture(scope="module", params=KINDS)
