@@ -23,6 +23,7 @@ orphans.guard()
 settings.register_profile(
     "any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("few", settings.get_profile("any-speed"), max_examples=5)
 settings.load_profile("any-speed")
 
 

@@ -2,9 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
-from threading import Thread
 from typing import Any
 
 from chaos.file_providers import (
@@ -14,6 +12,7 @@ from chaos.file_providers import (
     Partners,
     ThreadWriter,
 )
+from chaos.rounds import RoundFolder
 from holdfast.chat.messages import Inbound, Trigger
 from holdfast.chat.model import Channel, ConversationKey
 from holdfast.chat.outbox import SentPart
@@ -43,10 +42,9 @@ _PROFILE = ConversationProfile({"credentials_id": "sender"}, {"ai_api_key_refere
 
 
 @dataclass(frozen=True, slots=True)
-class ChatWorkspace:
+class ChatWorkspace(RoundFolder):
     """The folder of one round, and the number and pace of its messages."""
 
-    root: Path
     messages: int
     pace_seconds: float  # between two messages
 
@@ -64,11 +62,6 @@ class ChatWorkspace:
     def delivered(self) -> Ledger:
         """Return the log of webhooks that were answered."""
         return Ledger(self.root / "delivered")
-
-    @property
-    def stop(self) -> Path:
-        """Return the file whose existence ends the round."""
-        return self.root / "stop"
 
     def store(self) -> SQLiteConversations:
         """Open the conversation store."""
@@ -167,16 +160,9 @@ def answer_until_stopped(workspace: ChatWorkspace) -> None:
         max_attempts=MAX_ATTEMPTS,
     )
     worker = Worker(queue, processor, concurrency=2, keeper=keeper)
-    Thread(target=_stop_when_requested, args=(workspace, worker), daemon=True).start()
     with keeper:
-        worker.run()
+        workspace.run_until_stopped(worker)
     store.close()
-
-
-def _stop_when_requested(workspace: ChatWorkspace, worker: Worker[Trigger]) -> None:
-    while not workspace.stop.exists():
-        SYSTEM_CLOCK.sleep(0.05)
-    worker.stop()
 
 
 # -- the sweeper

@@ -16,7 +16,7 @@ from time import monotonic, sleep
 from typing import Any
 from uuid import uuid4
 
-from chaos.export_server import MISSING, Servers, make_content
+from chaos.export_server import MISSING, FaultyServers, WaitingToken, make_content
 from holdfast import AnyMessage, QueueManager, open_queue
 
 LEASE_SECONDS = 2.0
@@ -31,7 +31,7 @@ class ExportWorkspace:
     """The folders and addresses of one round."""
 
     root: Path
-    servers: Servers
+    servers: FaultyServers
     round_id: str = field(default_factory=lambda: uuid4().hex)
 
     @property
@@ -58,22 +58,14 @@ class ExportWorkspace:
 
     def environment(self) -> dict[str, str]:
         """Return the environment of a service, with this test's servers instead of AWS."""
-        prefixes = ("HOLDFAST_", "AWS_", "STEP_FUNCTIONS_", "WORKER_")
-        inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith(prefixes)
-        }
         return {
-            **inherited,
+            **os.environ,
             ROUND_VARIABLE: self.round_id,
             "AWS_ACCESS_KEY_ID": "chaos",
             "AWS_SECRET_ACCESS_KEY": "chaos",
             "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "AWS_CONFIG_FILE": os.devnull,
-            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
             "AWS_ENDPOINT_URL_SFN": f"http://{self.servers.states}",
             "AWS_ENDPOINT_URL_STEPFUNCTIONS": f"http://{self.servers.states}",
-            "NO_PROXY": "127.0.0.1",
             "STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS": "1000",
             "STEP_FUNCTIONS_HEARTBEAT_TIMEOUT_SECONDS": str(HEARTBEAT_SECONDS),
             # Only missing files may fail, however many workers die during a task.
@@ -268,7 +260,7 @@ class ExportClients:
     def _start_execution(self, order: JobOrder) -> None:
         token = f"{TOKEN_CANARY}-{uuid4().hex}"
         order.tokens.append(token)
-        self._workspace.servers.open(token, HEARTBEAT_SECONDS)
+        self._workspace.servers.tokens[token] = WaitingToken(HEARTBEAT_SECONDS)
         twice = self._random.random() < 0.2
         self.repeated_messages += twice
         for _ in range(1 + twice):

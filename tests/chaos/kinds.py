@@ -3,12 +3,11 @@
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from chaos.hazards import HAZARDS, SQLITE_HAZARDS, Hazard
+from chaos.hazards import HAZARDS, SQLITE_HAZARDS
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.lease.lease import Lease
-from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import AnyMessage
 from holdfast.queues.files import FilesystemQueue, names
 from holdfast.queues.sqlite.queue import SQLiteQueue
@@ -28,39 +27,12 @@ class End(NamedTuple):
     fence: int
 
 
-class Kind(Protocol):
-    """A kind of queue."""
-
-    name: str
-    hazards: tuple[type[Hazard], ...]
-
-    def open(self, root: Path, **options: Any) -> QueueManager[Any]:
-        """Open the queue below this folder."""
-        ...
-
-    def get_key(self, lease: Lease) -> str:
-        """Return the key of a push."""
-        ...
-
-    def get_mark(self, message_id: str) -> str:
-        """Return by what the queue identifies a message id."""
-        ...
-
-    def list_ends(self, root: Path) -> list[End]:
-        """Return the state of every push."""
-        ...
-
-    def find_violations(self, root: Path) -> list[str]:
-        """Return rules that are broken while processes are at work."""
-        ...
-
-    def find_faults(self, root: Path) -> list[str]:
-        """Return rules that are broken, and what is left over, when no process is at work."""
-        ...
-
-
 class Files:
-    """The file queue."""
+    """The file queue. A push has a key, and a message id a mark, by which the queue finds it.
+
+    `find_violations` returns rules that are broken while processes are at work, and
+    `find_faults` those that are broken afterwards, and what is left over.
+    """
 
     name = "files"
     hazards = HAZARDS
@@ -127,4 +99,5 @@ class SQLite:
         return root / "work.db"
 
 
+Kind = Files | SQLite
 KINDS: tuple[Kind, ...] = (Files(), SQLite())

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from chaos.event_log import Entry, EventLog
+from chaos.events import Entry, LoggedFolder
 from chaos.hazards import Hazard
 from chaos.kinds import Kind
 from holdfast.errors import LeaseLost, QueueUnavailable
@@ -26,23 +26,12 @@ BATCH = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Workspace:
+class Workspace(LoggedFolder):
     """The folders of one round, its kind of queue and its hazard."""
 
-    root: Path
     queue_root: Path
     kind: Kind
     hazard: Hazard
-
-    @property
-    def event_log(self) -> EventLog:
-        """Return the round's event log."""
-        return EventLog(self.root / "events")
-
-    @property
-    def stop(self) -> Path:
-        """Return the file whose existence ends the round."""
-        return self.root / "stop"
 
     def queue(self) -> QueueManager[Any]:
         """Open the queue, and retry while the disk fails."""
@@ -113,11 +102,8 @@ class ChaosWorker:
             self._note("refused", message)
 
     def _choose_seconds(self, message: Any) -> float:
-        return (
-            LEASE_SECONDS * 1.5
-            if message.id.startswith("long")
-            else self._random.uniform(0, 0.01)
-        )
+        is_long = message.id.startswith("long")
+        return LEASE_SECONDS * 1.5 if is_long else self._random.uniform(0, 0.01)
 
     def _settle(self, message: Any) -> None:
         if message.id.startswith("bad"):
@@ -146,26 +132,18 @@ KINDS = ("plain",) * 40 + ("flaky",) * 3 + ("shy",) * 2 + ("bad",) * 2 + ("long"
 
 
 def push_tasks(workspace: Workspace, seed: int, tasks: int) -> None:
-    """Push tasks, one or a few at a time, and record each before and after.
+    """Push tasks, one or a few at a time, and record each afterwards.
 
     In a queue with dedupe, ids that were pushed before are pushed again and again.
     """
     random, queue, event_log = Random(seed), workspace.queue(), workspace.event_log
-    left, pushed = (
-        tasks,
-        [
-            message_id
-            for message_id in _list_pushed(event_log)
-            if not message_id.startswith("killer")
-        ],
-    )
+    left, known = tasks, (e.message_id for e in event_log.entries() if e.what == "pushed")
+    pushed = [message_id for message_id in known if not message_id.startswith("killer")]
     while left > 0 and not workspace.stop.exists():
         size = min(left, random.choice((1, 1, 1, 5, 20)))
         ids = [
             f"{random.choice(KINDS)}-{os.getpid()}-{left - offset}" for offset in range(size)
         ]
-        for message_id in ids:
-            event_log.add(Entry("pushing", message_id))
         left -= size
         if workspace.hazard.dedupe:
             ids += random.sample(pushed, min(len(pushed), size))
@@ -175,13 +153,8 @@ def push_tasks(workspace: Workspace, seed: int, tasks: int) -> None:
             # the disk failed, so nothing was promised, whether they were pushed or not
             continue
         pushed += ids
-        for message_id in ids:
-            event_log.add(Entry("pushed", message_id))
+        event_log.add(*(Entry("pushed", message_id) for message_id in ids))
         SYSTEM_CLOCK.sleep(random.uniform(0, 0.01) * size)
-
-
-def _list_pushed(event_log: EventLog) -> list[str]:
-    return [entry.message_id for entry in event_log.entries() if entry.what == "pushed"]
 
 
 def push_killers(workspace: Workspace, number: int) -> None:

@@ -1,13 +1,11 @@
-"""The roles of the SQS soak test: ordinary workers, and a pusher."""
+"""The roles of the SQS soak test, ordinary workers and a pusher, and its accounting."""
 
 import os
+from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
-from threading import Thread
 
-from chaos.event_log import Entry, EventLog
-from chaos.sqs_server import SqsServer
+from chaos.events import Entry, EventAccounting, LoggedFolder, find_repeated
 from holdfast.events import Completed, Event
 from holdfast.lease.backoff import Backoff
 from holdfast.lease.clock import SYSTEM_CLOCK
@@ -25,22 +23,14 @@ _STEP_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class SqsWorkspace:
-    """The folder, server and queue of one round."""
+class SqsWorkspace(LoggedFolder):
+    """The folder and the queue of one round."""
 
-    root: Path
-    server: SqsServer
     url: str
 
-    @property
-    def event_log(self) -> EventLog:
-        """Return the round's event log."""
-        return EventLog(self.root / "events")
-
-    @property
-    def stop(self) -> Path:
-        """Return the file whose existence ends the round."""
-        return self.root / "stop"
+    def count_waiting(self) -> int:
+        """Return how many messages the server has not deleted."""
+        return self.event_log.count("sent") - self.event_log.count("deleted")
 
     def queue(self) -> SQSQueue[AnyMessage]:
         """Open the queue."""
@@ -59,11 +49,8 @@ class SqsWorker:
     """
 
     def __init__(self, workspace: SqsWorkspace, seed: int) -> None:
-        self._workspace, self._random, self._event_log = (
-            workspace,
-            Random(seed),
-            workspace.event_log,
-        )
+        self._workspace, self._random = workspace, Random(seed)
+        self._event_log = workspace.event_log
         self._name = str(os.getpid())
 
     def run(self) -> None:
@@ -71,8 +58,7 @@ class SqsWorker:
         queue = self._workspace.queue()
         queue.events.subscribe(self._note_completed)
         worker = Worker(queue, self._handle, concurrency=CONCURRENCY)
-        Thread(target=self._stop_when_requested, args=(worker,), daemon=True).start()
-        worker.run()
+        self._workspace.run_until_stopped(worker)
 
     def _handle(self, message: AnyMessage, ctx: Context) -> None:
         self._note("held", ctx, SYSTEM_CLOCK.monotonic())
@@ -101,11 +87,6 @@ class SqsWorker:
                 Entry("acked", event.message_id, "-", event.attempt, self._name)
             )
 
-    def _stop_when_requested(self, worker: Worker[AnyMessage]) -> None:
-        while not self._workspace.stop.exists():
-            SYSTEM_CLOCK.sleep(0.1)
-        worker.stop()
-
 
 def push_messages(workspace: SqsWorkspace, seed: int, messages: int) -> None:
     """Push messages in small steps, because a server with thousands of messages is slow."""
@@ -114,10 +95,49 @@ def push_messages(workspace: SqsWorkspace, seed: int, messages: int) -> None:
         numbers = range(first, min(first + 50, messages))
         ids = [f"{random.choice(KINDS)}-{number}" for number in numbers]
         queue.push_many([AnyMessage(id=message_id, text="x" * 200) for message_id in ids])
-        for message_id in ids:
-            event_log.add(Entry("pushed", message_id))
-        while workspace.server.read_counts().waiting > MAX_WAITING:
+        event_log.add(*(Entry("pushed", message_id) for message_id in ids))
+        while workspace.count_waiting() > MAX_WAITING:
             SYSTEM_CLOCK.sleep(0.05)
 
 
 KINDS = ("plain",) * 60 + ("long",)
+
+
+# -- accounting
+
+
+class SqsAccounting(EventAccounting):
+    """The events of one round, of its workers and of the server."""
+
+    def find_lost(self) -> list[str]:
+        """Return messages that were pushed but never completed."""
+        completed = set(self.list_ids("done"))
+        return [pushed for pushed in self.list_ids("pushed") if pushed not in completed]
+
+    def find_not_deleted_once(self) -> list[str]:
+        """Return messages that the server did not delete exactly once."""
+        deleted = Counter(self.list_ids("deleted"))
+        return [sent for sent in self.list_ids("sent") if deleted[sent] != 1]
+
+    def find_acked_twice(self) -> list[str]:
+        """Return messages that two workers believe to have completed."""
+        return find_repeated(self.list_ids("acked"))
+
+    def find_acked_undone(self) -> list[Entry]:
+        """Return acks by an attempt that had not completed the message."""
+        done = {entry.hold for entry in self.select("done")}
+        return [entry for entry in self.select("acked") if entry.hold not in done]
+
+    def count_taken_over(self) -> int:
+        """Return how many messages another worker completed."""
+        return sum(entry.fence > 1 for entry in self.select("done"))
+
+    def format_summary(self) -> str:
+        """Return the totals in one line."""
+        counts = Counter(entry.what for entry in self.entries)
+        return (
+            f"pushed {counts['pushed']}, done {counts['done']}, acked {counts['acked']}, "
+            f"deleted {counts['deleted']}, taken over {self.count_taken_over()}, "
+            f"receives {counts['received']}, deletes repeated {counts['repeated']}, "
+            f"stale {counts['stale']}"
+        )

@@ -7,12 +7,10 @@ them it must have been unknown whether the reply was sent. Speed is not asserted
 machine only makes rounds longer.
 """
 
-import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
-
-import pytest
 
 from chaos.chat_accounting import ChatAccounting
 from chaos.chat_roles import (
@@ -23,9 +21,7 @@ from chaos.chat_roles import (
     list_missing,
     run_sweeper,
 )
-from chaos.processes import ChaosProcesses
-from chaos.test_chaos import SECONDS, iterate_seeds
-from support import memory_folder
+from chaos.rounds import SECONDS, ChaosProcesses, repeat_rounds, wait_until
 
 WORKERS, STAGERS = (4, 3) if SECONDS else (3, 2)
 MESSAGES = 1_000 if SECONDS else 120
@@ -39,7 +35,6 @@ class ChatRound:
     def __init__(self, root: Path, seed: int) -> None:
         self.workspace = ChatWorkspace(root, MESSAGES, FAULT_SECONDS * STAGERS / MESSAGES)
         self.random = Random(seed)
-        self.processes = ChaosProcesses(self.random)
 
     def work(self, seed: int) -> None:
         answer_until_stopped(self.workspace)
@@ -47,46 +42,46 @@ class ChatRound:
     def stage(self, seed: int) -> None:
         deliver_webhooks(self.workspace, seed)
 
-    def run(self) -> ChatAccounting:
-        """Run the round and return its accounting."""
+    def run(self) -> str:
         self.workspace.store().close()
-        try:
-            for role, number in ((self.work, WORKERS), (self.stage, STAGERS)):
-                for _ in range(number):
-                    self.processes.start(role)
-            self.inject_faults()
-            self.wait_until_finished()
-        finally:
-            self.processes.thaw(all_processes=True)
-            self.processes.end()
-        return ChatAccounting(self.workspace).read()
+        with ChaosProcesses(self.random) as processes:
+            processes.start(self.work, WORKERS)
+            processes.start(self.stage, STAGERS)
+            self.inject_faults(processes)
+            self.wait_until_finished(processes)
+        accounting = ChatAccounting(self.workspace).read()
+        accounting.check()
+        assert self.workspace.queue().stats().failed == 0
+        return (
+            f"{processes.kills} killed, {processes.freezes} frozen; "
+            f"{accounting.format_summary()}"
+        )
 
-    def inject_faults(self) -> None:
+    def inject_faults(self, processes: ChaosProcesses) -> None:
         """Kill and freeze processes while messages arrive."""
         until = monotonic() + FAULT_SECONDS
         while monotonic() < until and list_missing(self.workspace):
             sleep(self.random.uniform(0.02, 0.1))
-            self.processes.thaw()
+            processes.thaw()
             match self.random.random():
                 case chance if chance < 0.45:
-                    self.processes.kill_random(self.work)
+                    processes.kill_random(self.work)
                 case chance if chance < 0.85:
-                    self.processes.freeze_random(self.work, 2.5 * LEASE_SECONDS)
+                    processes.freeze_random(self.work, 2.5 * LEASE_SECONDS)
                 case _:
-                    self.processes.kill_random(self.stage)
+                    processes.kill_random(self.stage)
 
-    def wait_until_finished(self) -> None:
-        self.processes.thaw(all_processes=True)
-        assert self.processes.wait(self.stage, WAIT_TIMEOUT_SECONDS), "a stager does not end"
-        give_up_at = monotonic() + WAIT_TIMEOUT_SECONDS
-        while not self.is_finished():
-            assert monotonic() < give_up_at, (
-                ChatAccounting(self.workspace).read().format_summary()
-            )
-            run_sweeper(self.workspace)
-            sleep(0.1)
+    def wait_until_finished(self, processes: ChaosProcesses) -> None:
+        processes.thaw(all_processes=True)
+        processes.wait(self.stage, WAIT_TIMEOUT_SECONDS)
+        wait_until(
+            self.is_finished,
+            WAIT_TIMEOUT_SECONDS,
+            lambda: ChatAccounting(self.workspace).read().format_summary(),
+            between=lambda: run_sweeper(self.workspace),
+        )
         self.workspace.stop.touch()
-        assert self.processes.wait(self.work, WAIT_TIMEOUT_SECONDS), "a worker does not stop"
+        processes.wait(self.work, WAIT_TIMEOUT_SECONDS)
 
     def is_finished(self) -> bool:
         queue = self.workspace.queue()
@@ -97,23 +92,5 @@ class ChatRound:
         return not waiting and stats.ready + stats.delayed + stats.leased == 0
 
 
-@pytest.mark.chaos
 def test_every_message_is_answered_once_or_parked_whichever_process_dies() -> None:
-    for seed in iterate_seeds():
-        folder = memory_folder.new_folder()
-        started = monotonic()
-        try:
-            chaos_round = ChatRound(folder, seed)
-            accounting = chaos_round.run()
-            print(
-                f"chat round {seed}: {monotonic() - started:.0f} s, "
-                f"{chaos_round.processes.kills} killed, "
-                f"{chaos_round.processes.freezes} frozen; {accounting.format_summary()}",
-                flush=True,
-            )
-            accounting.check()
-            assert chaos_round.workspace.queue().stats().failed == 0
-        except BaseException as error:
-            error.add_note(f"round with seed {seed}; logs and store are in {folder}")
-            raise
-        shutil.rmtree(folder)
+    repeat_rounds("chat", lambda folder, seed: nullcontext(ChatRound(folder, seed)))

@@ -6,18 +6,16 @@ is not asserted, because a slow machine only makes rounds longer. An execution t
 timed out, because no service could send heartbeats, is counted as such.
 """
 
-import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
 
-import pytest
-
 from chaos.export_accounting import ExportAccounting, ExportObserver
 from chaos.export_roles import LEASE_SECONDS, ExportClients, ExportServices, ExportWorkspace
-from chaos.export_server import Servers, run_servers
-from chaos.test_chaos import SECONDS, iterate_seeds
-from support import memory_folder
+from chaos.export_server import FaultyServers, run_servers
+from chaos.rounds import SECONDS, repeat_rounds, wait_until
 
 SERVICES = 3 if SECONDS else 2
 JOBS = 60 if SECONDS else 8
@@ -29,36 +27,38 @@ FAULT_INTERVAL_SECONDS = 0.25
 class ExportRound:
     """A round in which services work and clients order jobs, until all faults stop."""
 
-    def __init__(self, root: Path, servers: Servers, seed: int) -> None:
+    def __init__(self, root: Path, servers: FaultyServers, seed: int) -> None:
         self.random = Random(seed)
         self.workspace = ExportWorkspace(root, servers)
         self.services = ExportServices(self.workspace, self.random, SERVICES)
         self.clients = ExportClients(self.workspace, self.random)
         self.observer = ExportObserver(self.workspace, self.clients.orders)
 
-    def run(self) -> ExportAccounting:
-        """Run the round and return its accounting."""
+    def run(self) -> str:
+        accounting = ExportAccounting(self.workspace, self.clients.orders)
         try:
             self.services.start_all()
             self.wait_for_first_call()
             self.inject_faults()
             self.workspace.servers.calm()
             self.services.thaw(all_processes=True)
-            accounting = self.wait_until_finished()
+            self.wait_until_finished(accounting)
             self.services.stop(WAIT_TIMEOUT_SECONDS)
         finally:
-            self.services.thaw(all_processes=True)
             self.services.end()
-        return accounting.read()
+        accounting.read().check()
+        assert self.clients.count_dead_letters() == 0
+        return f"{self.format_faults()}; {accounting.format_summary()}"
 
     def wait_for_first_call(self) -> None:
         """Wait until a service works, because faults are for services at work."""
         self.clients.order_job()
-        give_up_at = monotonic() + WAIT_TIMEOUT_SECONDS
-        while not self.workspace.servers.read_totals()["calls"]:
-            assert monotonic() < give_up_at, "no service began to work"
-            self.services.check_alive()
-            sleep(0.05)
+        wait_until(
+            lambda: self.workspace.servers.calls,
+            WAIT_TIMEOUT_SECONDS,
+            lambda: "no service began to work",
+            between=self.services.check_alive,
+        )
 
     def inject_faults(self) -> None:
         """Order jobs at random intervals while services are killed and frozen."""
@@ -71,8 +71,7 @@ class ExportRound:
                 self.clients.order_job()
             sleep(self.random.uniform(0, 2 * FAULT_INTERVAL_SECONDS))
             self.services.thaw()
-            self.services.check_alive()
-            self.observer.observe()
+            self.observe()
             self.inject_fault()
 
     def inject_fault(self) -> None:
@@ -92,48 +91,33 @@ class ExportRound:
         """
         return bool(SECONDS) or not self.observer.has_pending_callback()
 
-    def wait_until_finished(self) -> ExportAccounting:
-        accounting = ExportAccounting(self.workspace, self.clients.orders)
-        give_up_at = monotonic() + WAIT_TIMEOUT_SECONDS
-        while self.clients.count_waiting() or not accounting.is_finished():
-            assert monotonic() < give_up_at, f"unfinished: {accounting.format_summary()}"
-            self.services.check_alive()
-            self.observer.observe()
-            sleep(0.1)
-        return accounting
+    def wait_until_finished(self, accounting: ExportAccounting) -> None:
+        wait_until(
+            lambda: not self.clients.count_waiting() and accounting.is_finished(),
+            WAIT_TIMEOUT_SECONDS,
+            lambda: f"unfinished: {accounting.format_summary()}",
+            between=self.observe,
+        )
 
-    def format_summary(self) -> str:
+    def observe(self) -> None:
+        self.services.check_alive()
+        self.observer.observe()
+
+    def format_faults(self) -> str:
         services, clients = self.services, self.clients
         return (
             f"{services.kills} services and {services.worker_kills} workers killed, "
             f"{services.freezes} frozen; {clients.repeated_messages} messages sent twice, "
-            f"{clients.repeated_orders} jobs ordered again"
+            f"{clients.repeated_orders} jobs ordered again; "
+            f"observed {self.observer.observations} times"
         )
 
 
-@pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
-@pytest.mark.chaos
 def test_every_job_is_counted_and_answered_once_whichever_process_dies() -> None:
-    for seed in iterate_seeds():
-        folder = memory_folder.new_folder()
-        started = monotonic()
-        try:
-            with run_servers(seed) as servers:
-                chaos_round = ExportRound(folder, servers, seed)
-                accounting = chaos_round.run()
-            print(
-                f"export round {seed}: {monotonic() - started:.0f} s, "
-                f"{chaos_round.format_summary()}; {accounting.format_summary()}; "
-                f"observed {chaos_round.observer.observations} times",
-                flush=True,
-            )
-            accounting.check()
-            assert chaos_round.clients.count_dead_letters() == 0
-        except BaseException as error:
-            error.add_note(f"round with seed {seed}; the services' logs are in {folder}/logs")
-            raise
-        shutil.rmtree(folder)
+    repeat_rounds("export", open_round)
+
+
+@contextmanager
+def open_round(folder: Path, seed: int) -> Iterator[ExportRound]:
+    with run_servers(seed) as servers:
+        yield ExportRound(folder, servers, seed)

@@ -1,9 +1,7 @@
 """The model of the scale study does what a real worker does, compared in real time.
 
-Only under `make chaos`: on a busy machine a real worker is late, and the model is not.
+Only under `make chaos`, alone: on a busy machine a real worker is late, and the model is not.
 """
-
-import os
 
 import pytest
 from bench.scale.validating import (
@@ -15,9 +13,7 @@ from bench.scale.validating import (
     run_real,
 )
 
-pytestmark = pytest.mark.skipif(
-    "HOLDFAST_CHAOS_SECONDS" not in os.environ, reason="only under `make chaos`"
-)
+pytestmark = pytest.mark.nightly
 MAX_RUNS = 3  # in real time, so other tests on the machine may disturb one
 
 

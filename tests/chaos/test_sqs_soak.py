@@ -5,8 +5,9 @@ five thousand with new seeds for that long. Speed is not asserted, because a slo
 makes rounds longer.
 """
 
-import os
-import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
@@ -14,14 +15,17 @@ from time import monotonic, sleep
 import boto3
 import pytest
 
-from chaos.event_log import Entry
-from chaos.processes import ChaosProcesses
-from chaos.sqs_accounting import SqsAccounting
-from chaos.sqs_roles import LEASE_SECONDS, SqsWorker, SqsWorkspace, push_messages
-from chaos.sqs_server import SqsServer, run_server
-from chaos.test_chaos import SECONDS, iterate_seeds
+from chaos.events import Entry
+from chaos.rounds import SECONDS, ChaosProcesses, repeat_rounds, wait_until
+from chaos.sqs_roles import (
+    LEASE_SECONDS,
+    SqsAccounting,
+    SqsWorker,
+    SqsWorkspace,
+    push_messages,
+)
+from chaos.sqs_server import serve
 from holdfast.aws.json_client.client import JsonClient
-from support import memory_folder
 
 WORKERS = 4
 MESSAGES = 5_000 if SECONDS else 300
@@ -32,12 +36,13 @@ WAIT_TIMEOUT_SECONDS = 600.0
 class SqsRound:
     """A round in which workers are killed while they handle messages."""
 
-    def __init__(self, root: Path, server: SqsServer, seed: int) -> None:
-        self.random = Random(seed)
-        self.server = server
-        self.workspace = SqsWorkspace(root, server, _create_queue(server))
-        self.processes = ChaosProcesses(self.random)
-        self.give_up_at = monotonic() + WAIT_TIMEOUT_SECONDS
+    def __init__(self, root: Path, listening: socket.socket, seed: int) -> None:
+        self.random, self.listening = Random(seed), listening
+        self.endpoint = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        self.workspace = SqsWorkspace(root, f"{self.endpoint}/000000000000/soak")
+
+    def serve(self, seed: int) -> None:
+        serve(self.listening, self.workspace.event_log)
 
     def work(self, seed: int) -> None:
         SqsWorker(self.workspace, seed).run()
@@ -45,89 +50,68 @@ class SqsRound:
     def push(self, seed: int) -> None:
         push_messages(self.workspace, seed, MESSAGES)
 
-    def run(self) -> SqsAccounting:
-        """Run the round and return its accounting."""
-        try:
-            self.processes.start(self.push)
-            for _ in range(WORKERS):
-                self.processes.start(self.work)
-            self.inject_faults()
-            self.wait_until_finished()
-        finally:
-            self.processes.end()
-        return SqsAccounting(
-            list(self.workspace.event_log.entries()), self.server.read_totals()
-        )
+    def run(self) -> str:
+        with ChaosProcesses(self.random) as processes:
+            processes.start(self.serve)
+            _create_queue(self.endpoint)
+            processes.start(self.push)
+            processes.start(self.work, WORKERS)
+            self.wait(self.is_nearly_done, between=lambda: self.kill_worker(processes))
+            self.wait(self.is_done)
+            self.workspace.stop.touch()
+            for role in (self.push, self.work):
+                processes.wait(role, WAIT_TIMEOUT_SECONDS)
+            queue = self.workspace.queue()
+            assert isinstance(queue._client.retrying_client, JsonClient)  # as in the workers
+            stats = queue.stats()
+            assert (stats.ready, stats.delayed, stats.leased, stats.failed) == (0, 0, 0, 0)
+        accounting = SqsAccounting(list(self.workspace.event_log.entries()))
+        accounting.check()
+        assert accounting.count_taken_over(), "no message was ever taken over"
+        return f"{processes.kills} killed, {accounting.format_summary()}"
 
-    def inject_faults(self) -> None:
-        while self.server.read_counts().deleted < FAULT_SHARE * MESSAGES:
-            self.check_time()
-            sleep(self.random.uniform(0.1, 0.8))
-            self.kill_random_worker()
-
-    def kill_random_worker(self) -> None:
+    def kill_worker(self, processes: ChaosProcesses) -> None:
         """Kill a worker and record it afterwards, because it may have been alive until then."""
-        before = set(self.processes.roles)
-        self.processes.kill_random(self.work)
-        [killed] = before - set(self.processes.roles)
+        sleep(self.random.uniform(0.1, 0.5))
+        killed = processes.kill_random(self.work)
         self.workspace.event_log.add(Entry("killed", worker=str(killed), at=monotonic()))
 
-    def wait_until_finished(self) -> None:
-        while not self.is_done():
-            self.check_time()
-            sleep(0.2)
-        self.workspace.stop.touch()
-        assert self.processes.wait(self.push, WAIT_TIMEOUT_SECONDS), "the pusher does not end"
-        assert self.processes.wait(self.work, WAIT_TIMEOUT_SECONDS), "a worker does not stop"
+    def is_nearly_done(self) -> bool:
+        return self.workspace.event_log.count("deleted") >= FAULT_SHARE * MESSAGES
 
     def is_done(self) -> bool:
-        counts = self.server.read_counts()
-        return counts.sent >= MESSAGES and counts.waiting == 0
+        is_sent = self.workspace.event_log.count("sent") >= MESSAGES
+        return is_sent and self.workspace.count_waiting() == 0
 
-    def check_time(self) -> None:
-        assert monotonic() < self.give_up_at, f"unfinished: {self.workspace.queue().stats()}"
+    def wait(
+        self, condition: Callable[[], bool], between: Callable[[], None] = lambda: None
+    ) -> None:
+        wait_until(
+            condition,
+            WAIT_TIMEOUT_SECONDS,
+            lambda: f"unfinished: {self.workspace.queue().stats()}",
+            between=between,
+        )
 
 
-def _create_queue(server: SqsServer) -> str:
-    client = boto3.client("sqs", endpoint_url=server.endpoint)
+def _create_queue(endpoint: str) -> None:
+    client = boto3.client("sqs", endpoint_url=endpoint)
     attributes = {"VisibilityTimeout": str(int(LEASE_SECONDS))}
-    response = client.create_queue(QueueName="soak", Attributes=attributes)
-    return str(response["QueueUrl"])
+    client.create_queue(QueueName="soak", Attributes=attributes)
 
 
 @pytest.fixture(autouse=True)
-def _without_aws(monkeypatch: pytest.MonkeyPatch) -> None:
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "soak")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, os.devnull)
-    monkeypatch.delenv("AWS_PROFILE", raising=False)
 
 
-@pytest.mark.chaos
 def test_every_message_is_completed_and_deleted_once_whichever_worker_is_killed() -> None:
-    for seed in iterate_seeds():
-        folder = memory_folder.new_folder()
-        started = monotonic()
-        try:
-            with run_server() as server:
-                chaos_round = SqsRound(folder, server, seed)
-                accounting = chaos_round.run()
-                client = chaos_round.workspace.queue()._client.retrying_client
-                assert isinstance(client, JsonClient)  # as that of the workers
-                stats = chaos_round.workspace.queue().stats()
-            print(
-                f"SQS round {seed}: {monotonic() - started:.0f} s, "
-                f"{chaos_round.processes.kills} killed, {accounting.format_summary()}",
-                flush=True,
-            )
-            accounting.check()
-            assert (stats.ready, stats.delayed, stats.leased, stats.failed) == (0, 0, 0, 0)
-            assert accounting.count_taken_over(), "no message was ever taken over"
-        except BaseException as error:
-            error.add_note(f"round with seed {seed}; the events are in {folder}/events")
-            raise
-        shutil.rmtree(folder)
+    repeat_rounds("SQS", open_round)
+
+
+@contextmanager
+def open_round(folder: Path, seed: int) -> Iterator[SqsRound]:
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
+        yield SqsRound(folder, listening, seed)

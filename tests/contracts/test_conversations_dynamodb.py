@@ -1,8 +1,8 @@
 """The conversation contract for DynamoDBConversations.
 
-On ministack, over HTTP with both clients. There each call is one step, so that crowds can meet.
-The tests of its own are on moto with boto3 (tests/integration/exports/dynamodb). A fault
-of one server should not be a fault of the other.
+On ministack, over HTTP with the lean client, nightly with both. There each call is one step, so
+that crowds can meet. The tests of its own are on moto with boto3. A fault of one server should
+not be a fault of the other.
 """
 
 from itertools import count
@@ -15,7 +15,7 @@ from contracts.conversations.support import OpenStore
 from holdfast.chat.dynamodb import DynamoDBConversations
 from holdfast.chat.dynamodb.tables import define_tables, tables_from_prefix
 from holdfast.testing import ManualClock
-from support.aws.client_kinds import KINDS, make_server_client
+from support.aws.client_kinds import LEAN_BY_DAY, make_server_client
 
 if TYPE_CHECKING:
     from support.ministack_server import Ministack
@@ -37,13 +37,13 @@ def store_of(client: Any) -> OpenStore:
     return open_one
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=LEAN_BY_DAY)
 def over_http(request: pytest.FixtureRequest, ministack: "Ministack") -> Any:
     return make_server_client(request.param, "dynamodb", ministack.url)
 
 
 class TestDynamoDBConversations(ConversationStoreContract):
-    examples = 3  # twenty-five on DynamoDB Local, under `make chaos`
+    examples = 3  # twenty-five on DynamoDB Local, under `make nightly`
     steps = 20  # each makes eight calls over HTTP
     many = 120
 

@@ -1,6 +1,6 @@
 """DynamoDBJobs keeps the promises of a job store, on two independent servers.
 
-All promises are tested on ministack, over HTTP with the lean client, under `make chaos` with
+All promises are tested on ministack, over HTTP with the lean client, under `make nightly` with
 both. There each call is one step, so that many threads can conflict. Those of the outcome are
 also tested on moto, in this process with boto3, like tests/integration/exports/dynamodb. A
 fault of one server or client should not be a fault of the other. moto is not thread-safe, and
@@ -21,7 +21,7 @@ from holdfast.exports.dynamodb import DynamoDBJobs
 from holdfast.exports.dynamodb.tables import JobTables, define_tables
 from holdfast.exports.ports import JobStateRepository
 from holdfast.testing import ManualClock
-from support.aws.client_kinds import KINDS_IF_CHAOS, make_server_client
+from support.aws.client_kinds import LEAN_BY_DAY, make_server_client
 from support.dynamodb.service import start_service
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def make_opener(client: Any) -> OpenRepository:
     return open_store
 
 
-@pytest.fixture(scope="module", params=KINDS_IF_CHAOS)
+@pytest.fixture(scope="module", params=LEAN_BY_DAY)
 def http_client(request: pytest.FixtureRequest, ministack: "Ministack") -> Any:
     return make_server_client(request.param, "dynamodb", ministack.url)
 

@@ -1,7 +1,7 @@
 """SQSQueue keeps the queue contract, on the simulator that ships in holdfast.testing.
 
-Both clients call it over HTTP. Its variants are called without a network, by a client that
-behaves as boto3's.
+The lean client calls it over HTTP, nightly boto3 too. Its variants are called without a
+network, by a client that behaves as boto3's.
 """
 
 import re
@@ -17,7 +17,7 @@ from holdfast.testing import ManualClock, SimulatedSqs
 from holdfast.testing.contracts.queue.contract import QueueContract
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
 from holdfast.testing.sqs.receiving import StaleHandles
-from support.aws.client_kinds import KINDS, make_server_client
+from support.aws.client_kinds import LEAN_BY_DAY, make_server_client
 from support.aws.sqs_over_http import SqsOverHttp
 from support.http_server import LoopbackServer
 
@@ -99,7 +99,7 @@ def server() -> Iterator[LoopbackServer]:
         yield server
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=LEAN_BY_DAY)
 def http_client(request: pytest.FixtureRequest, server: LoopbackServer) -> Iterator[Any]:
     client = make_server_client(request.param, "sqs", server.url(""))
     yield client

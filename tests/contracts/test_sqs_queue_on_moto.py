@@ -1,6 +1,6 @@
 """The same promises on moto, an independent implementation, to confirm the simulator.
 
-The lean client calls it over HTTP, under `make chaos` also boto3. test_sqs_semantics.py calls
+The lean client calls it over HTTP, under `make nightly` also boto3. test_sqs_semantics.py calls
 it in this process with boto3. moto uses the system's time, which is moved together with the
 test's clock. Tests with many threads are omitted, because moto is not thread-safe.
 """
@@ -21,7 +21,7 @@ from holdfast.testing.contracts.queue.schemas import SchemaPromises
 from holdfast.testing.contracts.queue.settling import SettlePromises
 from holdfast.testing.contracts.queue.stale_holders import StaleHolderPromises
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
-from support.aws.client_kinds import KINDS_IF_CHAOS, make_server_client
+from support.aws.client_kinds import LEAN_BY_DAY, make_server_client
 from support.aws.moto_over_http import make_moto_route
 from support.http_server import Ask, LoopbackServer, Route, Wire
 
@@ -67,7 +67,7 @@ def clock() -> Iterator[ManualClock]:
         _travellers.clear()
 
 
-@pytest.fixture(scope="module", params=KINDS_IF_CHAOS)
+@pytest.fixture(scope="module", params=LEAN_BY_DAY)
 def client(request: pytest.FixtureRequest) -> Iterator[Any]:
     with LoopbackServer() as server:
         server.on("/", make_route())

@@ -56,23 +56,24 @@ def ignore_signals() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
 
 
-@pytest.mark.parametrize(
-    ("file", "test"),
-    [
-        ("integration/worker/test_worker_shutdown.py", "ctrl_c_without_a_signal_handler"),
-        ("integration/cli/test_cli_inspect.py", "watching_runs_until_ctrl_c"),
-        ("contracts/test_sqs_queue_on_moto.py", "message_comes_out_as_it_went_in"),
-        ("contracts/test_dynamodb_jobs.py", "three_increments_at_once"),
-        ("unit/queues/test_opening.py", ""),
-    ],
-)
-def test_tests_pass_below_nohup_in_the_background_and_with_foreign_settings(
-    file: str, test: str
-) -> None:
-    env = os.environ | HOSTILE
-    run = run_of_tests(f"tests/{file}", "-x", "-k", test, env=env, preexec_fn=ignore_signals)
+# One of each kind that a foreign setting or an ignored signal could break.
+SENSITIVE = {
+    "integration/worker/test_worker_shutdown.py": "ctrl_c_without_a_signal_handler",
+    "integration/cli/test_cli_inspect.py": "watching_runs_until_ctrl_c",
+    "contracts/test_sqs_queue_on_moto.py": "message_comes_out_as_it_went_in",
+    "contracts/test_dynamodb_jobs.py": "three_increments_at_once",
+    "unit/queues/test_opening.py": "test_opening",
+}
+
+
+def test_tests_pass_below_nohup_in_the_background_and_with_foreign_settings() -> None:
+    files = [f"tests/{file}" for file in SENSITIVE]
+    words = [*files, "-x", "-v", "-m", "not nightly", "-k", " or ".join(SENSITIVE.values())]
+    run = run_of_tests(*words, env=os.environ | HOSTILE, preexec_fn=ignore_signals)
     output, _ = run.communicate(timeout=600)
     assert run.returncode == 0, output
+    for file in files:
+        assert f"\n{file} ." in output, f"{file} has no such test"
 
 
 SERVERS = '''

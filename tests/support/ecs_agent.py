@@ -2,15 +2,15 @@
 
 import json
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any, Self
+
+from support.http_server import Ask, LoopbackServer, Wire, status
 
 PATH = "/api/task-1/task-protection/v1/state"
 
 
 @dataclass
-class EcsAgent:
+class EcsAgent(LoopbackServer):
     """The agent on a free port. `refusal` is sent instead of a confirmation if it is set."""
 
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -18,47 +18,27 @@ class EcsAgent:
     is_protected: bool = False
 
     def __enter__(self) -> Self:
-        agent = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_PUT(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                status, answer = agent.answer(self.path, json.loads(body))
-                data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_: object) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-        self._thread.start()
+        super().__enter__()
+        self.on(PATH, self.respond)
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join(10)
-        self._server.server_close()
 
     @property
     def uri(self) -> str:
         """The value of ECS_AGENT_URI."""
-        return f"http://127.0.0.1:{self._server.server_port}/api/task-1"
+        return self.url("/api/task-1")
 
-    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """Return the status and the answer to a request."""
-        if path != PATH:
-            return 404, b"404 page not found"
-        self.requests.append(body)
-        if self.refusal is not None:
-            return 200, self.refusal
-        self.is_protected = body["ProtectionEnabled"]
-        return 200, {
-            "protection": {
-                "ProtectionEnabled": self.is_protected,
-                "ExpirationDate": "2026-11-17T10:00:00Z" if self.is_protected else None,
-                "TaskArn": "arn:aws:ecs:eu-west-1:123456789012:task/shop-work/1",
+    def respond(self, ask: Ask, wire: Wire) -> None:
+        """Record a request and answer it."""
+        self.requests.append(json.loads(ask.body))
+        answer = self.refusal
+        if answer is None:
+            self.is_protected = self.requests[-1]["ProtectionEnabled"]
+            answer = {
+                "protection": {
+                    "ProtectionEnabled": self.is_protected,
+                    "ExpirationDate": "2026-11-17T10:00:00Z" if self.is_protected else None,
+                    "TaskArn": "arn:aws:ecs:eu-west-1:123456789012:task/shop-work/1",
+                }
             }
-        }
+        data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        status("200 OK", body=data)(ask, wire)

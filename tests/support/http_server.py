@@ -103,10 +103,14 @@ Route = Callable[[Ask, Wire], None]
 
 @dataclass
 class LoopbackServer:
-    """The server. `certificate` (a file with key and certificate) makes it speak TLS."""
+    """The server. `certificate` (a file with key and certificate) makes it speak TLS.
+
+    `otherwise` answers requests of paths without a route.
+    """
 
     certificate: str | None = None
     host: str = "127.0.0.1"
+    otherwise: Route = field(default_factory=lambda: status("404 Not Found"))
     asks: list[Ask] = field(default_factory=list)
     body_bytes: int = 0
     connections: int = 0
@@ -236,7 +240,7 @@ class LoopbackServer:
             number = self._numbers[path] = self._numbers.get(path, 0) + 1
             ask = Ask(path, query, headers, number, connection, body, method)
             self.asks.append(ask)
-        self._routes.get(path, status("404 Not Found"))(ask, wire)
+        self._routes.get(path, self.otherwise)(ask, wire)
 
 
 # -- routes

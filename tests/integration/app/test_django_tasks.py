@@ -146,7 +146,9 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize(
+    "isolation", ["thread", pytest.param("process", marks=pytest.mark.nightly)]
+)
 def test_a_task_is_enqueued_run_and_found(project: Project, isolation: str) -> None:
     [[result_id], *ready] = project.run(
         """

@@ -81,7 +81,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
             os.kill(pid, signal.SIGKILL)
 
 
-KINDS = pytest.mark.parametrize("kind", ["file", "sqlite"])
+KINDS = pytest.mark.parametrize(
+    "kind", ["file", pytest.param("sqlite", marks=pytest.mark.nightly)]
+)
 
 
 @KINDS

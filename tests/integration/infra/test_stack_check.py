@@ -311,8 +311,9 @@ def change_task(name: str, drain: str | None, stop: int | None) -> Change:
 
 def slow_heartbeats(stacks: Stacks) -> None:
     machines = stacks.client("stepfunctions")
-    [machine] = machines.list_state_machines()["stateMachines"]
-    arn = machine["stateMachineArn"]
+    # The server may have machines of other tests.
+    listed = machines.list_state_machines()["stateMachines"]
+    [arn] = [each["stateMachineArn"] for each in listed if each["name"] == "shop-export"]
     before = machines.describe_state_machine(stateMachineArn=arn)["definition"]
     stacks.undo_later(machines.update_state_machine, stateMachineArn=arn, definition=before)
     definition = before.replace('"HeartbeatSeconds": 90', '"HeartbeatSeconds": 45')

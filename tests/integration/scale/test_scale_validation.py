@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 import boto3
+import pytest
 from bench.scale.counting import CountedChat, count_chat_flows, count_job_flows
 from bench.scale.measuring import measure_calls, read_measurements
 
@@ -11,7 +12,9 @@ from holdfast.chat.dynamodb.tables import define_tables, tables_from_prefix
 from support.dynamodb.service import start_service
 
 
+@pytest.mark.nightly
 def test_the_stored_flows_are_those_of_the_code() -> None:
+    """By day the next test and the costs of the deploy page notice most changes."""
     counted = {**count_chat_flows(), **count_job_flows()}
     assert counted == read_measurements()["flows"], "run `make scale-measure`"
 

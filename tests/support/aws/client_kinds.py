@@ -1,15 +1,14 @@
 """Make the clients under test, of boto3's kind and of Holdfast's own.
 
-Every contract suite passes with both. `make test` runs those in brackets with one only:
+Every contract suite passes with both. `make test` runs those in brackets with one only, and
+`make nightly` with both:
 
-    queue          simulator in this process (a client like boto3's), and over HTTP with both
-                   moto over HTTP (lean)       LocalStack, under `make chaos`, with both
-    jobs           ministack (lean)            DynamoDB Local, under `make chaos`, with both
+    queue          simulator in this process (a client like boto3's), and over HTTP (lean)
+                   moto over HTTP (lean)       LocalStack, nightly, with both
+    jobs           ministack (lean)            DynamoDB Local, nightly, with both
                    moto in this process: outcomes, with boto3
-    conversations  ministack with both         DynamoDB Local, under `make chaos`, with both
+    conversations  ministack (lean)            DynamoDB Local, nightly, with both
     callbacks      a loopback server with both
-
-`make chaos` also runs those in brackets, with both.
 """
 
 import os
@@ -19,6 +18,7 @@ from functools import partial
 from typing import Any
 
 import boto3
+import pytest
 from botocore.config import Config
 
 from holdfast.aws import clients
@@ -29,7 +29,7 @@ from support.http_server import LoopbackServer
 
 KINDS = ("boto3", "lean")
 # For suites that repeat what another server proves, so that they do not double `make test`.
-KINDS_IF_CHAOS = KINDS if "HOLDFAST_CHAOS_SECONDS" in os.environ else ("lean",)
+LEAN_BY_DAY = (pytest.param("boto3", marks=pytest.mark.nightly), "lean")
 
 
 def make_server_client(

@@ -178,16 +178,6 @@ def test_duplicating_twice_delivers_once_more(
     assert receive(client, url, limit=1) == []
 
 
-def test_one_receive_delivers_a_message_once(
-    client: Client, url: str, simulated_sqs: SimulatedSqs
-) -> None:
-    send(client, url)
-    handle = receive_handle(client, url)
-    simulated_sqs.duplicate("letters")
-    extend(client, url, handle, 0)
-    assert len(receive(client, url, VisibilityTimeout=0)) == 1
-
-
 def test_only_messages_in_flight_can_be_duplicated(
     client: Client, url: str, simulated_sqs: SimulatedSqs
 ) -> None:

@@ -94,16 +94,6 @@ def test_an_effective_receipt_hides_a_message_of_another_receiver(
     assert len(receive(client, url)) == 1
 
 
-def test_an_effective_receipt_hides_a_message_that_is_visible_again(
-    manual_clock: ManualClock,
-) -> None:
-    client, url, stale = make_stale_receipt(manual_clock, "effective")
-    assert count_messages(client, url) == (1, 0, 0)
-    extend(client, url, stale, 600)
-    assert count_messages(client, url) == (0, 1, 0)
-    assert receive(client, url) == []
-
-
 @pytest.mark.parametrize("mode", ["strict", "ignored", "effective"])
 def test_a_fifo_queue_refuses_an_expired_receipt_in_every_mode(
     manual_clock: ManualClock, mode: Any
@@ -132,31 +122,6 @@ def test_a_handle_never_given_is_refused_in_every_mode(
 def test_an_unknown_stale_handles_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="lenient"):
         SimulatedSqs(stale_handles="lenient")  # type: ignore[arg-type]
-
-
-def test_twelve_hours_count_from_the_receive_and_more_is_refused(
-    client: Client, url: str, manual_clock: ManualClock
-) -> None:
-    send(client, url)
-    manual_clock.advance(3_600)  # waiting does not count
-    handle = receive_handle(client, url, VisibilityTimeout=43_200)
-    manual_clock.advance(43_000)
-    assert get_error_code(extend, client, url, handle, 201) == "InvalidParameterValue"
-    extend(client, url, handle, 200)
-    manual_clock.advance(199)
-    assert receive(client, url) == []
-    extend(client, url, handle, 1)
-    manual_clock.advance(1)
-    # The next holder has twelve hours of its own.
-    extend(client, url, receive_handle(client, url), 43_200)
-
-
-def test_a_negative_visibility_is_refused(client: Client, url: str) -> None:
-    send(client, url)
-    assert (
-        get_error_code(extend, client, url, receive_handle(client, url), -1)
-        == "InvalidParameterValue"
-    )
 
 
 def test_giving_back_wakes_a_long_poll(

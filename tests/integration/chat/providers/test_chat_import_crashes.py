@@ -62,11 +62,11 @@ def settings(vendors: VendorServer) -> dict[str, str]:
     "fatal",
     [
         "twilio",
-        "twilio.base.exceptions",
-        "twilio.rest",
-        "twilio.http.http_client",
+        pytest.param("twilio.base.exceptions", marks=pytest.mark.nightly),
+        pytest.param("twilio.rest", marks=pytest.mark.nightly),
+        pytest.param("twilio.http.http_client", marks=pytest.mark.nightly),
         "twilio.rest.api.v2010.account.message",
-        "requests",
+        pytest.param("requests", marks=pytest.mark.nightly),
     ],
 )
 def test_a_kill_while_the_senders_library_is_imported_leaves_no_unclear_send(

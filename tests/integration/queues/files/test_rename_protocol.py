@@ -54,7 +54,12 @@ def name_of(mutations: tuple[Mutation, ...]) -> str:
 
 @pytest.mark.parametrize(
     ("scope", "at_least"),
-    [(TWO, 30_000), (THREE, 50_000), (TWO_HOSTS, 50_000), (THREE_ON_TWO_HOSTS, 150_000)],
+    [
+        (TWO, 30_000),
+        (THREE, 50_000),
+        (TWO_HOSTS, 50_000),
+        pytest.param(THREE_ON_TWO_HOSTS, 150_000, marks=pytest.mark.nightly),
+    ],
 )
 def test_no_schedule_breaks_a_promise(scope: Scope, at_least: int) -> None:
     exploration = explore(scope)

@@ -32,10 +32,6 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 # -- the test's side
 
 
-class NamespaceUnavailable(Exception):
-    """This user may not create a network namespace, so the server was not started."""
-
-
 @dataclass(frozen=True, slots=True)
 class IsolatedServer:
     """A running server and its address on this machine."""
@@ -48,9 +44,10 @@ class IsolatedServer:
 def run_isolated(command: Sequence[str], port: int, **options: Any) -> Iterator[IsolatedServer]:
     """Run the command, which listens on `port` inside the namespace, until the block ends.
 
-    It inherits standard input and error. Raises NamespaceUnavailable if this user may not
-    create one.
+    It inherits standard input and error. The test is skipped if this user may not create one.
     """
+    import pytest  # here, because this file is also a script
+
     process = subprocess.Popen(
         [sys.executable, __file__, str(port), *command],
         stdout=subprocess.PIPE,
@@ -62,7 +59,7 @@ def run_isolated(command: Sequence[str], port: int, **options: Any) -> Iterator[
         assert process.stdout is not None
         line = process.stdout.readline().strip()
         if line.startswith(_UNAVAILABLE):
-            raise NamespaceUnavailable(line)
+            pytest.skip(line)
         assert line.startswith("http://"), f"{command[0]} does not start; see stderr"
         yield IsolatedServer(line, process)
     finally:

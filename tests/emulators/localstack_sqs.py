@@ -29,7 +29,7 @@ Advance = Callable[[float], None]
 def explain_unavailable() -> str:
     """Return why LocalStack cannot run here, or an empty text."""
     if not _PYTHON.exists():
-        return f"LocalStack is not installed: `make chaos` puts it at {_PYTHON.parents[1]}"
+        return f"LocalStack is not installed: `make nightly` puts it at {_PYTHON.parents[1]}"
     return ""
 
 
@@ -38,7 +38,7 @@ def run_server(log: Path) -> Iterator[tuple[str, Advance]]:
     """Yield the server's address, and a function that moves its clock and applies
     what is due.
     """
-    from chaos.isolated_server import run_isolated
+    from emulators.isolated_server import run_isolated
 
     read_end, write_end = os.pipe()
     command = [str(_PYTHON), __file__, str(write_end)]

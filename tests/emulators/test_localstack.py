@@ -1,17 +1,14 @@
 """Run the queue contract on LocalStack's SQS."""
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from itertools import count
 from typing import Any
 
 import pytest
 import test_sqs_queue
 
-from chaos import localstack_sqs
-from chaos.isolated_server import NamespaceUnavailable
-from chaos.localstack_sqs import Advance
+from emulators import localstack_sqs
+from emulators.localstack_sqs import Advance
 from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.bad_input import BadInputPromises
@@ -26,10 +23,7 @@ from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, Ma
 from support.aws.client_kinds import KINDS, make_server_client
 
 pytestmark = [
-    pytest.mark.chaos,
-    pytest.mark.skipif(
-        "HOLDFAST_CHAOS_SECONDS" not in os.environ, reason="minutes, under `make chaos` only"
-    ),
+    pytest.mark.nightly,
     pytest.mark.skipif(
         bool(localstack_sqs.explain_unavailable()), reason=localstack_sqs.explain_unavailable()
     ),
@@ -40,12 +34,8 @@ _numbers = count()
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Advance]]:
-    with ExitStack() as stack:
-        log = tmp_path_factory.mktemp("localstack") / "log"
-        try:
-            yield stack.enter_context(localstack_sqs.run_server(log))
-        except NamespaceUnavailable as error:
-            pytest.skip(str(error))
+    with localstack_sqs.run_server(tmp_path_factory.mktemp("localstack") / "log") as server:
+        yield server
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -4,28 +4,22 @@ ministack and moto are clones. DynamoDB Local comes from the makers of DynamoDB,
 what conditions, transactions, indexes and errors mean.
 """
 
-import os
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import test_conversations_dynamodb
 import test_dynamodb_jobs
 
-from chaos import dynamodb_local
-from chaos.isolated_server import NamespaceUnavailable
 from contracts.conversations.contract import ConversationStoreContract
 from contracts.conversations.support import OpenStore
 from contracts.jobs.contract import JobStoreContract
 from contracts.jobs.support import OpenRepository
+from emulators import dynamodb_local
 from support.aws.client_kinds import KINDS, make_server_client
 
 pytestmark = [
-    pytest.mark.chaos,
-    pytest.mark.skipif(
-        "HOLDFAST_CHAOS_SECONDS" not in os.environ, reason="minutes, under `make chaos` only"
-    ),
+    pytest.mark.nightly,
     pytest.mark.skipif(
         bool(dynamodb_local.explain_unavailable()), reason=dynamodb_local.explain_unavailable()
     ),
@@ -34,11 +28,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with ExitStack() as stack:
-        try:
-            yield stack.enter_context(dynamodb_local.run_server()).url
-        except NamespaceUnavailable as error:
-            pytest.skip(str(error))
+    with dynamodb_local.run_server() as server:
+        yield server.url
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -6,7 +6,7 @@ import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from chaos.isolated_server import IsolatedServer, run_isolated
+from emulators.isolated_server import IsolatedServer, run_isolated
 
 _JAR = Path(sys.prefix) / "dynamodb-local" / "package" / "emulator" / "DynamoDBLocal.jar"
 _PORT = 8000
@@ -17,7 +17,7 @@ def explain_unavailable() -> str:
     if not shutil.which("java"):
         return "DynamoDB Local needs Java, and there is no java on the PATH"
     if not _JAR.exists():
-        return f"DynamoDB Local is not installed: `make chaos` puts it at {_JAR}"
+        return f"DynamoDB Local is not installed: `make nightly` puts it at {_JAR}"
     return ""
 
 
