@@ -31,7 +31,7 @@ from holdfast.exports.simulated_step_functions import (
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.testing import ManualClock
 from support.exports.inline_pool import fail, succeed
-from support.exports.stage import JobStage
+from support.exports.stage import BoundedLease, JobStage
 from support.telemetry.traces import Traces, get_id, get_link_ids
 
 
@@ -63,7 +63,7 @@ class Stage(JobStage):
 
     def run(self, request: JobRequest) -> ExportJob:
         """Run the job with a lease that is not lost."""
-        return self.runner.run(request, lost=Flag())
+        return self.runner.run(request, lost=BoundedLease())
 
     def list_outcomes(self) -> list[AcceptedCallback]:
         """Return the accepted callbacks that are not heartbeats."""
