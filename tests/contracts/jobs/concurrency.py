@@ -89,6 +89,16 @@ class JobConcurrencyPromises:
         assert read_job(crowd[0]).all_counted
         assert_counters_match_rows(crowd[0])
 
+    def test_a_task_reported_as_done_and_failed_at_once_is_counted_once(
+        self, crowd: list[JobStateRepository], clock: ManualClock
+    ) -> None:
+        [task] = start_sealed_job(crowd[0], clock, 1)
+        results = [make_success(task), make_failure(task)]
+        counted = run_together(lambda n: crowd[n].record_results("job", [results[n % 2]]))
+        assert sorted(counted) == [0] * (THREADS - 1) + [1]
+        assert sum(read_counters(crowd[0])) == 1
+        assert_counters_match_rows(crowd[0])
+
     def test_one_of_many_callers_claims_the_outcome(
         self, crowd: list[JobStateRepository], clock: ManualClock
     ) -> None:

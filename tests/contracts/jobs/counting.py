@@ -9,6 +9,7 @@ from contracts.jobs.support import (
     GIVEN_UP,
     MANY,
     assert_counters_match_rows,
+    decide_job,
     make_failure,
     make_success,
     make_tasks,
@@ -20,7 +21,7 @@ from contracts.jobs.support import (
     start_sealed_job,
 )
 from holdfast.exports.errors import AlreadySealed, JobClosed
-from holdfast.exports.model import JobStatus, TaskResult, TaskStatus
+from holdfast.exports.model import CallbackState, JobStatus, TaskResult, TaskStatus
 from holdfast.exports.ports import JobStateRepository
 from holdfast.testing import ManualClock
 
@@ -75,6 +76,24 @@ class SealPromises:
         assert read_job(repository).remaining_tasks == 0
         assert read_job(repository).all_counted
         assert_counters_match_rows(repository)
+
+    def test_a_job_may_be_sealed_before_it_begins(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        repository.save(new_job(clock))
+        repository.set_total_tasks("job", 2)
+        repository.update_job_status("job", JobStatus.DOWNLOADING)
+        assert (read_job(repository).sealed, read_job(repository).remaining_tasks) == (True, 2)
+
+    def test_a_job_sealed_with_no_tasks_takes_no_other_number(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        start_job(repository, clock, 0)
+        repository.set_total_tasks("job", 0)
+        job = read_job(repository)
+        assert (job.sealed, job.remaining_tasks, job.all_counted) == (True, 0, True)
+        with pytest.raises(AlreadySealed):
+            repository.set_total_tasks("job", 1)
 
     @pytest.mark.parametrize("ended", [False, True])
     def test_a_job_whose_outcome_is_decided_is_not_sealed(
@@ -321,3 +340,15 @@ class CountingPromises:
         clock.advance(1.0)
         repository.note_progress("job")
         assert read_job(repository) == before
+
+    def test_callbacks_do_not_count_as_progress(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        job = decide_job(repository, clock)
+        clock.advance(1.0)
+        repository.begin_callback("job", again_after_seconds=5.0)
+        repository.end_callback("job", in_doubt=False)
+        repository.settle("job", JobStatus.COMPLETED, None)
+        ended = read_job(repository)
+        assert ended.callback.state is CallbackState.SENT
+        assert ended.last_progress_at == job.last_progress_at

@@ -85,6 +85,19 @@ class OutcomePromises:
         assert repository.claim_outcome("job") is None
         assert read_job(repository) == before
 
+    def test_the_outcome_is_claimed_once(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        job = decide_job(repository, clock)
+        assert repository.claim_outcome("job") is None
+        assert repository.give_up("job", GIVEN_UP) is None
+        assert read_job(repository) == job
+        repository.settle("job", JobStatus.COMPLETED, None)
+        settled = read_job(repository)
+        assert repository.claim_outcome("job") is None
+        assert repository.give_up("job", GIVEN_UP) is None
+        assert read_job(repository) == settled
+
     @pytest.mark.parametrize("status", [JobStatus.PROCESSING, JobStatus.DOWNLOADING])
     def test_an_active_job_can_be_given_up(
         self, repository: JobStateRepository, clock: ManualClock, status: JobStatus
@@ -100,6 +113,14 @@ class OutcomePromises:
         assert (job.callback.status, job.callback.error) == (JobStatus.FAILED, GIVEN_UP)
         assert job == read_job(repository)
         assert job.updated_at == clock.time()
+
+    def test_a_given_up_job_is_not_completed_by_its_last_task(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        finish_all_tasks(repository, clock)
+        assert repository.give_up("job", GIVEN_UP)
+        assert repository.claim_outcome("job") is None
+        assert read_job(repository).callback.error == GIVEN_UP
 
     def test_a_job_that_ended_cannot_be_given_up(
         self, repository: JobStateRepository, clock: ManualClock
@@ -205,6 +226,25 @@ class CallbackPromises:
         assert (job.callback.attempts, job.callback.attempted_at) == (1, None)
         assert not job.has_task_token()
         assert job.ttl is None
+
+    def test_a_given_up_job_is_settled_from_where_it_was(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        repository.save(new_job(clock, task_token=TOKEN))
+        repository.give_up("job", GIVEN_UP)
+        assert repository.settle("job", JobStatus.FAILED, GIVEN_UP) is True
+        assert read_job(repository).status is JobStatus.FAILED
+
+    def test_one_caller_settles(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        decide_job(repository, clock)
+        assert repository.settle("job", JobStatus.COMPLETED, None) is True
+        before = read_job(repository)
+        clock.advance(1.0)
+        assert repository.settle("job", JobStatus.COMPLETED, None) is False
+        assert repository.settle("job", JobStatus.FAILED, GIVEN_UP) is False
+        assert read_job(repository) == before
 
     def test_a_job_without_outcome_is_not_settled(
         self, repository: JobStateRepository, clock: ManualClock

@@ -309,6 +309,14 @@ class ListingPromises:
         assert repository.tasks("job", limit=5) == tasks
         assert repository.tasks("job", after=tasks[4].task_id) == []
 
+    def test_a_page_may_begin_behind_a_task_that_is_not_there(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        tasks = start_job(repository, clock, 3)
+        assert repository.tasks("job", after="0") == tasks
+        assert repository.tasks("job", after=tasks[0].task_id + "x") == tasks[1:]
+        assert repository.tasks("job", after="zzz") == []
+
     def test_a_status_is_asked_for_across_pages(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:

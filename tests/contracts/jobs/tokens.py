@@ -39,6 +39,15 @@ class TokenPromises:
         assert job.updated_at == clock.time()
         assert read_counters(repository) == (1, 0)
 
+    def test_the_same_token_again_changes_nothing(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        start_sealed_job(repository, clock, task_token=TOKEN)
+        before = read_job(repository)
+        clock.advance(1.0)
+        assert repository.attach_token("job", TOKEN) == before
+        assert read_job(repository) == before
+
     def test_a_token_that_had_the_job_does_not_get_it_back(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:

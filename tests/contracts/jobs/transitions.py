@@ -133,6 +133,16 @@ class StatusMovePromises:
         assert (job.status, job.completed_at) == (JobStatus.COMPLETED, clock.time())
         assert job.callback.state is CallbackState.SENT
 
+    def test_a_given_up_job_may_still_begin_but_its_outcome_stands(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        repository.save(new_job(clock))
+        repository.give_up("job", GIVEN_UP)
+        repository.update_job_status("job", JobStatus.DOWNLOADING)
+        job = read_job(repository)
+        assert job.status is JobStatus.DOWNLOADING
+        assert (job.callback.state, job.callback.error) == (CallbackState.PENDING, GIVEN_UP)
+
 
 class TransitionPromises:
     """The promises about errors, expiry and counters of a transition."""

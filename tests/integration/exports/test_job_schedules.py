@@ -37,7 +37,7 @@ from holdfast.exports.simulated_step_functions import (
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.exports.tracker import JobTracker
 from holdfast.testing import ManualClock
-from support.exports.stage import make_runner
+from support.exports.stage import BoundedLease, make_runner
 from support.exports.stepping import Crash, Stepping, make_actor
 from support.interleaving import Baton, Policy, Scripted, explore
 
@@ -67,7 +67,7 @@ class Actor:
         specs = tuple(TaskSpec(url=task.url, key=task.key) for task in self.stage.tasks)
         request = JobRequest(JOB, "export", "user", token, specs)
         with suppress(CallbackUnclear, CallbackRefused):  # the message is delivered again
-            runner.run(request, lost=Event())
+            runner.run(request, lost=BoundedLease())
 
 
 class NoWaitClock(ManualClock):

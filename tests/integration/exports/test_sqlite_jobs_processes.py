@@ -19,6 +19,7 @@ from holdfast.exports.model import (
     JobStatus,
 )
 from holdfast.exports.sqlite_jobs import SQLiteJobs
+from support.cli.commands import drop_privileges
 from support.sqlite import job_processes as roles
 from support.sqlite.job_processes import WAIT_TIMEOUT_SECONDS, assert_counters_match_rows
 
@@ -141,3 +142,31 @@ def test_a_child_forked_amid_a_transaction_gets_an_error(tmp_path: Path) -> None
     [error] = run_role(roles.fork_in_transaction, path)
     assert "forked while another thread used it" in error
     assert get_job(SQLiteJobs(path)).state.completed_tasks == 1
+
+
+def test_a_full_disk_is_unavailable_and_leaves_the_store_sound(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with SQLiteJobs(path) as jobs:
+        jobs.save(ExportJob.create("job", "export", "user"))
+    first, second, stored_tasks = run_role(roles.fill_disk, path)
+    assert "is unavailable: the disk failed or is full" in first
+    assert second == first
+    assert stored_tasks == "5000"
+    _assert_sound(path)
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_read_only_place_is_refused(tmp_path: Path, existing: bool) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "jobs.db"
+    if existing:
+        create_store(path, 1).close()
+        path.chmod(0o400)
+    folder.chmod(0o500)
+    try:
+        [error] = run_role(roles.write_without_permission, path, preexec_fn=drop_privileges)
+    finally:
+        folder.chmod(0o700)
+    assert str(path) in error
+    assert ("permissions" if existing else "Permission denied") in error

@@ -327,6 +327,18 @@ def test_silence_times_a_token_out(
         port.send_task_heartbeat(token)
 
 
+def test_heartbeats_do_not_extend_the_absolute_timeout(
+    simulated: SimulatedStepFunctions, clock: ManualClock
+) -> None:
+    """(JB-18)"""
+    token = simulated.open(heartbeat_seconds=60, timeout_seconds=100)
+    for _ in range(3):
+        clock.advance(30)
+        simulated.send_task_heartbeat(token)
+    clock.advance(10)
+    assert simulated.state(token) is TokenState.TIMED_OUT
+
+
 @pytest.mark.requirement("R004-126")
 def test_a_closed_token_gets_the_error_of_a_timeout(
     simulated: SimulatedStepFunctions,

@@ -10,15 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.stack.roles import (
-    iter_calls_of_ecs,
-    iter_calls_of_lambda,
-    iter_calls_of_rollout,
-    iter_calls_of_step_functions,
-    make_arn,
-    read_allowed,
-    read_used,
-)
 
 from support.cli.commands import Cli, Ran
 from support.stack.cloud import CODE, SERVICE, Cloud, open_cloud
@@ -31,8 +22,13 @@ from support.stack.deployment import (
 )
 from support.stack.permissions import (
     Permission,
+    Permissions,
     find_lacking,
     find_unused,
+    iter_calls_of_ecs,
+    iter_calls_of_lambda,
+    iter_calls_of_rollout,
+    iter_calls_of_step_functions,
     make_arn,
     read_allowed,
     read_used,
@@ -126,23 +122,17 @@ def require_no_problem(ran: Ran) -> None:
 
 
 def check_that_no_role_lacks_a_permission(cloud: Cloud) -> None:
-    used = list_used(cloud)
-    for role, allowed in list_allowed(cloud).items():
-        assert find_lacking(allowed, used[role]) == set(), role
+    used, allowed = list_used(cloud), list_allowed(cloud)
+    lacking = {role: find_lacking(allowed[role], used[role]) for role in allowed}
+    assert {role: permissions for role, permissions in lacking.items() if permissions} == {}
 
 
 def check_that_every_permission_is_used(cloud: Cloud) -> None:
-    """Check also that no permission can be removed, and that none can be added."""
-    used = list_used(cloud)
-    for role, allowed in list_allowed(cloud).items():
-        assert find_unused(allowed, used[role]) == set(), role
-        for permission in allowed:
-            assert find_lacking(allowed - {permission}, used[role])
-        for extra in (
-            Permission("sqs:PurgeQueue", make_arn("sqs", "shop-work")),
-            Permission(min(allowed).action, make_arn("sqs", "another")),
-        ):
-            assert find_unused(allowed | {extra}, used[role]) == {extra}
+    used, allowed = list_used(cloud), list_allowed(cloud)
+    unused = {role: find_unused(allowed[role], used[role]) for role in allowed}
+    assert {role: permissions for role, permissions in unused.items() if permissions} == {}
+    for role, permissions in allowed.items():
+        check_that_changes_are_noticed(permissions, used[role])
 
 
 def list_allowed(cloud: Cloud) -> dict[tuple[str, str], Permissions]:
@@ -156,7 +146,18 @@ def list_allowed(cloud: Cloud) -> dict[tuple[str, str], Permissions]:
     }
 
 
-def list_used(cloud: Cloud) -> dict[tuple[str, str], frozenset[Permission]]:
+def check_that_changes_are_noticed(allowed: Permissions, used: Permissions) -> None:
+    """Check that no permission can be removed, and that none can be added."""
+    for permission in allowed:
+        assert find_lacking(allowed - {permission}, used)
+    for extra in (
+        Permission("sqs:PurgeQueue", make_arn("sqs", "shop-work")),
+        Permission(min(allowed).action, make_arn("sqs", "another")),
+    ):
+        assert find_unused(allowed | {extra}, used) == {extra}
+
+
+def list_used(cloud: Cloud) -> dict[tuple[str, str], Permissions]:
     """Return what was used of each role, by its stack and its name."""
     queue, exports, chats, desk = (cloud.stacks[name] for name in (*PARTS, "desk"))
     machine = get_client(cloud.server, "stepfunctions").describe_state_machine(

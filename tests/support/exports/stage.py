@@ -1,5 +1,6 @@
 """The parts of a process that works on jobs, over a store in memory."""
 
+from threading import Event as Flag
 from typing import Any
 
 from holdfast.events import Event, Events
@@ -21,6 +22,7 @@ from holdfast.testing import ManualClock
 from support.exports.inline_pool import Do, InlinePool, SilentHeartbeats, succeed
 
 JOB = "abc-123"
+MAX_ROUNDS = 100
 
 
 def make_success(task: ExportTask, n: int = 7) -> TaskResult:
@@ -54,6 +56,19 @@ def make_runner(
     return runner, dispatcher, InlinePool(dispatcher, do)
 
 
+class BoundedLease(Flag):
+    """A lease that is not lost. The runner asks in each round, and a job needs few of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked = 0
+
+    def is_set(self) -> bool:
+        self._asked += 1
+        assert self._asked <= MAX_ROUNDS, "the job never ends"
+        return super().is_set()
+
+
 def make_payload(task: ExportTask) -> dict[str, object]:
     """Return what a worker gets for a task."""
     return {"url": task.url, "s3Key": task.key}
@@ -84,6 +99,7 @@ class JobStage:
             heartbeats=heartbeats,
             events=self.observed,
             clock=self.clock,
+            pause_seconds=0.01,
         )
         return runner
 

@@ -1,6 +1,7 @@
 """Roles of processes that share a job store; run as a script: `… ROLE PATH NUMBER`."""
 
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from threading import Event, Thread
 
 from holdfast.errors import ConfigError
 from holdfast.exports.errors import JobClosed, StoreUnavailable
-from holdfast.exports.model import JobError, TaskResult
+from holdfast.exports.model import ExportTask, JobError, TaskResult
 from holdfast.exports.sqlite_jobs import SQLiteJobs
 
 WAIT_TIMEOUT_SECONDS = 60.0
@@ -151,6 +152,24 @@ def fork_in_transaction(path: Path, _: int) -> None:
     stop.set()
     thread.join()
     jobs.increment_completed_tasks("job")
+
+
+def fill_disk(path: Path, _: int) -> None:
+    """Write while files cannot grow, and again when they can."""
+    jobs = SQLiteJobs(path)
+    more = [
+        ExportTask.create("job", f"https://files.example/more/{n}", "k") for n in range(5_000)
+    ]
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, hard))
+    for _ in range(2):
+        try:
+            jobs.add_tasks("job", more)
+        except StoreUnavailable as error:
+            print(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    jobs.add_tasks("job", more)
+    print(len(jobs.tasks("job", limit=10_000)))
 
 
 def write_without_permission(path: Path, _: int, jobs: SQLiteJobs | None = None) -> None:

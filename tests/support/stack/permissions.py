@@ -6,7 +6,7 @@ permissions that are allowed, each with the wildcards that are written in it.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,14 +40,17 @@ class Permission(NamedTuple):
         return self.action == used.action and fnmatchcase(used.resource, self.resource)
 
 
-def find_lacking(allowed: Iterable[Permission], used: Iterable[Permission]) -> set[Permission]:
-    """Return what is used and not allowed."""
-    return {use for use in used if not any(each.includes(use) for each in allowed)}
+Permissions = frozenset[Permission]
 
 
-def find_unused(allowed: Iterable[Permission], used: Iterable[Permission]) -> set[Permission]:
-    """Return what is allowed and not used."""
-    return {each for each in allowed if not any(map(each.includes, used))}
+def find_lacking(allowed: Permissions, used: Permissions) -> Permissions:
+    """Return what is used and a role does not allow."""
+    return frozenset(use for use in used if not any(each.includes(use) for each in allowed))
+
+
+def find_unused(allowed: Permissions, used: Permissions) -> Permissions:
+    """Return what a role allows without need."""
+    return frozenset(each for each in allowed if not any(map(each.includes, used)))
 
 
 def read_allowed(iam: Any, role: str) -> frozenset[Permission]:

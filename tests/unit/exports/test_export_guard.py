@@ -1,13 +1,18 @@
 """The guard's decision for each kind of address and URL (JB-34)."""
 
-from ipaddress import IPv6Address, ip_address
+import errno
+import inspect
+import re
+from ipaddress import IPv6Address, ip_address, ip_network
+from random import Random
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigError
-from holdfast.exports.downloads.errors import TaskError
+from holdfast.exports.downloads import url_guard
+from holdfast.exports.downloads.errors import TaskError, from_os_error
 from holdfast.exports.downloads.response_head import HeadReader, ResponseHead
 from holdfast.exports.downloads.url_guard import (
     AddressScope,
@@ -18,6 +23,7 @@ from holdfast.exports.downloads.url_guard import (
     parse_address,
     parse_url,
 )
+from holdfast.exports.downloads.work import RetryCounter
 
 PUBLIC = "1.1.1.1 8.8.8.8 100.63.255.255 100.128.0.1 172.15.0.1 172.32.0.1 192.167.0.1 "
 PUBLIC += (
@@ -130,6 +136,17 @@ def test_a_service_of_the_cloud_cannot_be_named_as_allowed(entry: str) -> None:
         UrlGuard(allow_private=True, allow_hosts=[entry])
 
 
+def test_every_service_of_the_cloud_has_its_source() -> None:
+    """The comment above each network says whose service it is, which, and who says so."""
+    table = inspect.getsource(url_guard).partition("HOST_SERVICES = ")[2].partition("\n)")[0]
+    rows = re.findall(r'    # ((?:.|\n    # )+?)\n    "([^"]+)",', table)
+    assert [ip_network(network) for _, network in rows] == list(url_guard.HOST_SERVICES)
+    assert len(set(url_guard.HOST_SERVICES)) == len(url_guard.HOST_SERVICES)
+    for comment, network in rows:
+        text = comment.replace("\n    # ", " ")
+        assert re.fullmatch(r"[^:]+: [^()]+ \([^()]+: [^()]+\)", text), network
+
+
 def test_an_address_that_is_named_is_open_on_its_port_alone() -> None:
     guard = UrlGuard(
         allow_private=False, allow_hosts=["127.0.0.1:8080", "[::1]:81", "10.1.0.0/16"]
@@ -228,6 +245,30 @@ def test_a_plain_address_is_written_so_that_it_can_be_read_one_way_only(
 # -- pure functions
 
 
+class FixedRandom(Random):
+    """A source of chance that always returns the same value."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def random(self) -> float:
+        return self.value
+
+
+def test_waits_double_with_jitter_up_to_a_limit() -> None:
+    tries = RetryCounter(20, 10.0, FixedRandom(1.0))
+    passing = TaskError("X", "", retryable=True)
+    waits = [tries.record_failure(passing, 0) for _ in range(8)]
+    assert waits == [0.5, 1, 2, 4, 8, 10, 10, 10]
+    assert RetryCounter(20, 10.0, FixedRandom(0.0)).record_failure(passing, 0) == 0.25
+
+
+def test_a_permanent_error_is_not_retried() -> None:
+    with pytest.raises(TaskError):
+        RetryCounter(20, 10.0, FixedRandom(0.0)).record_failure(TaskError("X", ""), 0)
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
@@ -244,6 +285,20 @@ def test_a_plain_address_is_written_so_that_it_can_be_read_one_way_only(
 def test_retry_after_is_a_number_or_a_date(text: str | None, seconds: float) -> None:
     fields = {} if text is None else {"retry-after": [text]}
     assert ResponseHead(503, fields).parse_retry_after(now=60.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.ENOSPC, "DiskFull"),
+        (errno.EROFS, "ReadOnly"),
+        (errno.EACCES, "Denied"),
+        (errno.EFBIG, "FileTooBig"),
+        (errno.EIO, "StorageError"),
+    ],
+)
+def test_every_disk_error_has_a_code(number: int, code: str) -> None:
+    assert from_os_error(OSError(number, "text", "/a/path"), "key").code == code
 
 
 @pytest.mark.parametrize("lengths", [("3", "4"), ("-1",), ("",), ("1e3",), ("9" * 20,)])

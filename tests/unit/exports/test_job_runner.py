@@ -31,7 +31,7 @@ from holdfast.exports.simulated_step_functions import (
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.testing import ManualClock
 from support.exports.inline_pool import fail, succeed
-from support.exports.stage import JobStage
+from support.exports.stage import BoundedLease, JobStage
 from support.telemetry.traces import Traces, get_id, get_link_ids
 
 
@@ -63,7 +63,7 @@ class Stage(JobStage):
 
     def run(self, request: JobRequest) -> ExportJob:
         """Run the job with a lease that is not lost."""
-        return self.runner.run(request, lost=Flag())
+        return self.runner.run(request, lost=BoundedLease())
 
     def list_outcomes(self) -> list[AcceptedCallback]:
         """Return the accepted callbacks that are not heartbeats."""
@@ -226,6 +226,18 @@ def test_a_message_that_is_sent_again_after_an_error_is_the_same_job(stage: Stag
     assert (
         stage.jobs.find_by_id("abc-123") == job
     )  # a late heartbeat of the first changes nothing
+
+
+def test_an_old_message_does_not_take_the_job_back(stage: Stage) -> None:
+    """The execution was superseded, and its message is delivered again after a crash."""
+    first, second = stage.step_functions.open(), stage.step_functions.open()
+    begin(stage, make_request(A, B, token=first), counted=1)
+    stage.jobs.attach_token("abc-123", second)
+    stage.step_functions.send_task_failure(first, "Superseded", "")
+    job = stage.run(make_request(A, B, token=first))
+    assert job.status is JobStatus.COMPLETED
+    assert stage.step_functions.state(second) is TokenState.CLOSED
+    assert stage.list_kinds() == ["failure", "success"]
 
 
 def test_an_execution_that_has_ended_takes_no_job_over(stage: Stage) -> None:
@@ -423,6 +435,14 @@ def wait_for(condition: Callable[[], bool]) -> None:
             return
         sleep(0.01)
     raise AssertionError("it never happened")
+
+
+def test_a_lost_lease_ends_the_work_at_once(stage: Stage) -> None:
+    stage.pool.do = lambda task: None
+    lost = Flag()
+    lost.set()
+    job = stage.runner.run(make_request(A), lost=lost)
+    assert not job.terminal
 
 
 def test_running_tasks_are_stopped_when_the_lease_is_lost(stage: Stage) -> None:

@@ -76,6 +76,17 @@ def test_a_pending_callback_is_sent(stage: Stage) -> None:
     assert len(stage.step_functions.accepted) == 1
 
 
+def test_a_callback_that_another_process_sends_is_left_to_it_for_a_while(stage: Stage) -> None:
+    stage.jobs.record_results("a", [stage.begin_one("a", token=stage.step_functions.open())])
+    stage.jobs.claim_outcome("a")
+    stage.jobs.begin_callback("a", again_after_seconds=20)
+    stage.reconciler.tick()
+    assert not stage.step_functions.accepted
+    stage.clock.advance(21)
+    stage.reconciler.tick()
+    assert stage.read_status("a") is JobStatus.COMPLETED
+
+
 def test_a_job_that_does_not_move_is_failed_and_stopped_here(stage: Stage) -> None:
     """With a token and without (JB-17)."""
     stage.begin_one("a", token=stage.step_functions.open())
@@ -114,6 +125,14 @@ def test_a_job_that_was_never_listed_to_its_end_stalls_too(stage: Stage) -> None
     stage.clock.advance(3601)
     stage.reconciler.tick()
     assert stage.read_status("a") is JobStatus.FAILED
+
+
+def test_a_clock_that_is_set_forward_fails_nothing(stage: Stage) -> None:
+    stage.begin_one("a")
+    stage.reconciler.tick()
+    stage.clock.step_time(7200)
+    stage.reconciler.tick()
+    assert stage.read_status("a") is JobStatus.DOWNLOADING
 
 
 def test_without_a_stall_limit_no_job_is_failed() -> None:

@@ -27,7 +27,7 @@ from holdfast.exports.errors import StoreUnavailable
 from holdfast.exports.model import ExportTask, JobStatus, TaskStatus
 from holdfast.exports.sqlite_jobs import JOBS, SQLiteJobs
 from holdfast.store.sqlite import path_check
-from holdfast.store.sqlite.connection import Durability, _is_current
+from holdfast.store.sqlite.connection import Durability, _is_current, translate_error
 from holdfast.testing import ManualClock
 
 # -- safety of writes
@@ -45,6 +45,31 @@ def test_each_commit_reaches_the_disk_unless_configured_otherwise(
     with jobs._database.begin_read() as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (synchronous,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_store_that_others_keep_locked_is_unavailable_and_then_works_again(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    path = tmp_path / "jobs.db"
+    jobs = SQLiteJobs(path, clock=clock, busy_seconds=0.05)
+    jobs.save(new_job(clock))
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="locked for too long"):
+            jobs.set_total_tasks("job", 3)
+        assert not read_job(jobs).sealed  # readers do not wait for writers
+    jobs.set_total_tasks("job", 3)
+    assert read_job(jobs).remaining_tasks == 3
+
+
+def test_a_full_disk_has_its_own_message(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "tiny.db")) as tiny:
+        tiny.execute("PRAGMA max_page_count = 1")
+        with pytest.raises(sqlite3.Error) as full:
+            tiny.execute("CREATE TABLE t (c)")
+    error = translate_error(full.value, tmp_path)
+    assert isinstance(error, StoreUnavailable)
+    assert "free some space" in str(error)
 
 
 def test_an_unknown_sqlite_error_is_raised_unchanged(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.exports import events as ev
+from holdfast.exports.errors import JobNotFound
 from holdfast.exports.model import (
     CallbackState,
     JobError,
@@ -78,6 +79,11 @@ def test_results_of_a_closed_job_are_dropped(stage: JobStage) -> None:
     stage.tracker.fail(JOB, JobError("Why", "not"))
     assert stage.tracker.count(JOB, [make_success(task)]).state.completed_tasks == 0
     assert not stage.list_events(ev.TaskCompleted)
+
+
+def test_results_of_an_unknown_job_say_so(stage: JobStage) -> None:
+    with pytest.raises(JobNotFound):
+        stage.tracker.count(JOB, [])
 
 
 @pytest.mark.requirement("R004-113", "R004-114")
@@ -212,6 +218,20 @@ def test_a_closed_token_of_a_job_that_ended_changes_nothing(stage: JobStage) -> 
     stage.tracker.seal(JOB, 1)
     stage.tracker.count(JOB, [make_success(task)])
     assert stage.tracker.token_closed(old, "TaskTimedOut").status is JobStatus.COMPLETED
+    assert not stage.list_events(ev.StepFunctionsTimedOut)
+
+
+def test_a_closed_token_of_a_job_with_a_pending_callback_changes_nothing(
+    stage: JobStage,
+) -> None:
+    """(JB-07, JB-46)"""
+    token = stage.step_functions.open()
+    (task,) = stage.begin(1, token=token)
+    stage.tracker.seal(JOB, 1)
+    stage.step_functions.lose_replies(1)
+    stage.tracker.count(JOB, [make_success(task)])
+    job = stage.tracker.token_closed(stage.read_job(), "TaskTimedOut")
+    assert job.callback.state is CallbackState.PENDING
     assert not stage.list_events(ev.StepFunctionsTimedOut)
 
 

@@ -5,6 +5,7 @@ JB-33 and I-JB-12 (visible files are complete and checked; a repetition has the 
 """
 
 import hashlib
+import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,11 +14,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.exports.downloads.work import make_work
 from holdfast.lease.clock import SYSTEM_CLOCK
 from support.downloads import ExportPlace, export_place, sha256, until
 from support.http_server import (
     ETAG,
     Ask,
+    LoopbackServer,
     Wire,
     chunked,
     cut,
@@ -50,6 +53,15 @@ def test_files_arrive_whole_over_one_kept_connection(place: ExportPlace) -> None
     assert sum(place.reported) == 3 * len(DATA)
     assert place.server.connections == 1
     assert place.server.asks[0].headers["accept-encoding"] == "identity"
+
+
+def test_the_work_is_made_in_another_process_from_what_can_be_pickled(
+    place: ExportPlace,
+) -> None:
+    work = pickle.loads(pickle.dumps(make_work(place.settings())))()
+    url = place.server.on("/a", file(DATA))
+    assert work.process(place.task(url), place.reported.append)["success"]
+    work.close()
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -198,6 +210,12 @@ def test_a_server_that_starts_over_each_time_is_given_up(place: ExportPlace) -> 
     url = place.server.on("/a", cut(DATA, HALF, etag=None))
     assert place.code(url, attempts=3) == "Truncated"
     assert len(place.server.asks) == 3
+
+
+def test_a_closed_port_is_tried_as_often_as_configured(place: ExportPlace) -> None:
+    with LoopbackServer() as gone:
+        url, origin = gone.url("/a"), gone.origin
+    assert place.code(url, attempts=3, allow_hosts=(origin,)) == "ConnectFailed"
 
 
 # -- cancellation and limits

@@ -163,6 +163,15 @@ def test_a_pipe_in_place_of_a_note_does_not_hold_up_the_task(
     os.close(held)
 
 
+def test_a_pipe_in_place_of_a_new_note_is_an_error(parts: PartialFiles, tmp_path: Path) -> None:
+    part = opened(parts)
+    os.mkfifo(tmp_path / "parts" / "task.part.json")
+    part.begin('"v1"', None)
+    with pytest.raises(OSError, match=r"task\.part\.json"):
+        part.write(bytes(MIB))
+    part.close(keep=False)
+
+
 def test_a_small_file_costs_no_note(parts: PartialFiles) -> None:
     part = opened(parts)
     part.begin('"v1"', None)

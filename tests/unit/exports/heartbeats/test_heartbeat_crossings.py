@@ -82,6 +82,18 @@ def test_heartbeats_that_cross_the_outcome_of_their_job_are_not_failures(stage: 
     assert [event for event in stage.events if event.get_level() >= 30] == []
 
 
+def test_a_heartbeat_that_crosses_an_outcome_without_a_response_is_not_a_failure(
+    stage: Stage,
+) -> None:
+    """The outcome is decided and sent, and only the response to that was lost."""
+    token = stage.step_functions.open()
+    stage.step_functions.finish_first[token] = stage.begin_one("job", token)
+    stage.step_functions.lose_replies(1)
+    stage.orchestrator.trigger_heartbeat()
+    stage.orchestrator.stop()
+    assert stage.count_failures() == 0
+
+
 def test_a_heartbeat_of_a_token_that_is_replaced_meanwhile_is_not_a_failure(
     stage: Stage,
 ) -> None:

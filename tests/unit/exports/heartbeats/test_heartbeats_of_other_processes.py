@@ -8,7 +8,7 @@ import pytest
 from holdfast.exports.errors import CallbackRefused
 from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.exports.heartbeats.schedule import HeartbeatTiming
-from holdfast.exports.model import ExportJob
+from holdfast.exports.model import ExportJob, JobStatus
 from holdfast.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
 from support.exports.orchestrator import World
 
@@ -166,6 +166,29 @@ def test_a_process_that_starts_beats_at_once_for_jobs_without_a_process() -> Non
     world.let_pass(0)
     assert world.list_beats(job) == [0.0]
     world.orchestrator.stop()
+
+
+@pytest.mark.parametrize("status", [JobStatus.PROCESSING, JobStatus.DOWNLOADING])
+def test_a_job_that_waits_for_its_message_gets_heartbeats(status: JobStatus) -> None:
+    processes = Processes(late_seconds=3.0)
+    job = processes.receive()
+    processes.job = replace(job, state=replace(job.state, status=status))
+    processes.work(45)
+    processes.holder.forget("a")
+    processes.watch(300)
+    assert processes.measure_gap() <= 2 * INTERVAL + 0.001
+    processes.stop()
+
+
+def test_a_listing_that_fails_changes_nothing(processes: Processes) -> None:
+    job = processes.receive()
+    processes.work(60)
+    processes.world.store.down = True
+    processes.work(60, moves=False)
+    processes.world.store.down = False
+    processes.world.store.put(replace(job, last_progress_at=processes.world.clock.time()))
+    processes.work(20)
+    assert processes.count_watchers_beats() == 0
 
 
 # -- refused heartbeats

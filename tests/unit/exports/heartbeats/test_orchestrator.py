@@ -175,6 +175,17 @@ def test_offsets_are_spread_over_the_first_half_of_the_interval() -> None:
         assert 140 < sum(second <= offset < second + 1 for offset in offsets) < 260
 
 
+@given(interval=st.floats(1.0, 600.0), now=st.floats(0, 1e6))
+def test_four_retries_fit_before_the_next_beat(interval: float, now: float) -> None:
+    """Each retry may take some time, too (JB-20)."""
+    timing, at = HeartbeatTiming(interval, 0.0), now
+    for failures in (1, 2, 3, 4):
+        assert timing.compute_retry_at(failures, at) > at
+        at = timing.compute_retry_at(failures, at)
+    assert at - now <= interval * 0.74
+    assert timing.compute_retry_at(5, at) == float("inf")
+
+
 @pytest.mark.requirement("R004-003", "R004-013", "R004-032", "R004-098", "R004-212", "R004-242")
 def test_heartbeats_are_sent_every_interval(world: World) -> None:
     job = world.add_job("a")
@@ -307,6 +318,15 @@ def test_a_received_job_that_the_index_lacks_is_judged_by_its_row(world: World) 
     assert len(world.list_beats(job)) < beats + 10  # it stalled, and is not kept alive
 
 
+def test_a_job_that_moves_again_gets_heartbeats_again(world: World) -> None:
+    job = world.add_job("a", last_progress_at=world.clock.time() - 4000)
+    world.let_pass(20)
+    assert world.list_beats(job) == []
+    world.store.put(replace(job, last_progress_at=world.clock.time()))
+    world.let_pass(31)
+    assert world.list_beats(job)
+
+
 def test_a_stall_is_judged_by_the_job_not_by_a_listing_that_is_behind(world: World) -> None:
     """The listing shows no progress for an hour, but the job does (JB-25)."""
     job = world.add_job("a")
@@ -325,6 +345,14 @@ def test_a_clock_that_is_set_forward_stalls_nothing(world: World) -> None:
     before = len(world.list_beats(job))
     world.let_pass(100)
     assert len(world.list_beats(job)) == before  # an hour later it is stalled
+
+
+def test_without_a_stall_limit_no_job_stalls() -> None:
+    world = World(stall_seconds=None)
+    job = world.add_job("a", last_progress_at=0.0)
+    world.let_pass(35)
+    assert len(world.list_beats(job)) >= 2
+    world.orchestrator.stop()
 
 
 # -- responses
