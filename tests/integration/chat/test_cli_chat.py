@@ -183,6 +183,16 @@ def test_dropping_a_batch_needs_confirmation_and_removes_it(chat: Chat) -> None:
     assert "there is no parked batch" in require_one_line(again)
 
 
+def test_a_reply_that_was_never_written_cannot_count_as_sent(chat: Chat) -> None:
+    name = chat.send("x")
+    chat("assign", name, "--to", "person")
+    chat.work()
+    [parked] = chat.parked()
+    ran = chat("parked", "--sent", parked["parked"])
+    assert ran.code == 1
+    assert "no reply was written" in require_one_line(ran)
+
+
 # -- output
 
 

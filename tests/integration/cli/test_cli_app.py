@@ -1,5 +1,6 @@
 """`holdfast work tasks:app`: real processes on SQLite and on files."""
 
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -9,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.errors import Unsupported
 from support.cli.app_folder import AppFolder
-from support.cli.commands import clean_env, real, require_one_line
+from support.cli.commands import clean_env, eventually, real, require_one_line
+from support.cli.work_folder import log_contains, wait_for_end
+from support.sqs.server import Server, Sqs
 
 SQLITE = "sqlite:FOLDER/work.db"
 FILES = "FOLDER/data/acme/work"
@@ -55,6 +59,33 @@ def test_results_are_kept_in_a_database(sqlite_place: AppFolder) -> None:
     assert place.result(greeted) is None
     with closing(sqlite3.connect(place.folder / "work.db")) as database:
         assert database.execute("SELECT count(*) FROM results").fetchone() == (0,)
+
+
+def test_results_are_ignored_with_one_warning_in_files(tmp_path: Path) -> None:
+    place = AppFolder(tmp_path, FILES)
+    for number in range(3):
+        place.push("isolated", number)
+    ran = place.work()
+    assert ran.json["completed"] == 3
+    assert ran.err.count("event=result_not_kept") == 1
+
+
+def test_results_are_ignored_with_one_warning_on_sqs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Server()) as server:
+        sqs = Sqs(server.url)
+        for name, value in sqs.env.items():
+            monkeypatch.setenv(name, value)
+        place = AppFolder(tmp_path, f"sqs:{sqs.new_queue(redrive_after=6)}")
+        for number in range(3):
+            message_id = place.push("isolated", number, id=f"tick-{number}")
+        ran = real(tmp_path, "work", "tasks:app", "--until-empty", "--json", env=dict(sqs.env))
+        assert ran.json["completed"] == 3
+        assert ran.err.count("event=result_not_kept") == 1
+        with pytest.raises(Unsupported, match="results"):
+            place.result(message_id)
+        place.close()
 
 
 def test_the_environment_alone_chooses_the_queue(tmp_path: Path) -> None:
@@ -110,6 +141,49 @@ def test_a_task_that_kills_its_process_is_a_dead_letter_after_its_own_retries(
     [letter] = place.app.queue.dead_letters()
     assert letter.reason is not None
     assert letter.reason.startswith("failed once, last: the worker process died (SIGKILL")
+
+
+@pytest.mark.parametrize("place", [f"{SQLITE}?lease_seconds=2"], ids=["sqlite"], indirect=True)
+def test_after_kill_9_of_the_worker_another_one_finishes_each_task_once(
+    place: AppFolder,
+) -> None:
+    ids = [place.push("slow", name) for name in "ab"]
+    worker = place.start("-c", "2")
+    eventually(lambda: len(place.read_effects()) == 2)
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    (place.folder / "finish").touch()
+    ran = place.work("-c", "2", "--until-done")  # also while the dead worker has its leases
+    assert ran.json["completed"] == 2
+    assert sorted(place.read_effects()) == ["slow a 1", "slow a 2", "slow b 1", "slow b 2"]
+    assert place.app.queue.stats().completed == 2
+    assert [place.result(message_id) for message_id in ids] == [2, 2]
+
+
+def test_ctrl_c_lets_running_tasks_finish(sqlite_place: AppFolder) -> None:
+    sqlite_place.push("slow", "a")
+    worker = sqlite_place.start("--json")
+    eventually(sqlite_place.read_effects)
+    worker.send_signal(signal.SIGINT)
+    assert log_contains(worker, b"draining: 1 running")
+    (sqlite_place.folder / "finish").touch()
+    code, out, _ = wait_for_end(worker)
+    assert code == 0
+    assert '"completed": 1' in out
+
+
+def test_ctrl_c_twice_gives_back_what_runs_in_processes(sqlite_place: AppFolder) -> None:
+    sqlite_place.push("endless")
+    worker = sqlite_place.start("--json")
+    eventually(sqlite_place.read_effects)
+    worker.send_signal(signal.SIGINT)
+    assert log_contains(worker, b"draining: 1 running")
+    worker.send_signal(signal.SIGINT)
+    code, out, _ = wait_for_end(worker)
+    assert code == 130
+    assert '"given_back": 1' in out
+    stats = sqlite_place.app.queue.stats()
+    assert (stats.ready, stats.leased) == (1, 0)
 
 
 def test_another_queue_can_be_given(sqlite_place: AppFolder) -> None:

@@ -54,6 +54,16 @@ def test_several_ids_are_cancelled_and_the_others_are_named(cli: Cli, name: str)
     assert (stats["completed"], stats["failed"], stats["leased"]) == (1, 2, 0)
 
 
+def test_ids_are_needed(cli: Cli, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = cli("cancel", name)
+    assert ran.code == 2
+    assert "no id is given" in require_one_line(ran)
+    monkeypatch.setenv("HOLDFAST_QUEUE", name)
+    ran = cli("cancel")
+    assert ran.code == 2
+    assert "no id is given: give the ids of waiting or leased messages" in require_one_line(ran)
+
+
 def test_a_worker_process_ends_the_handler_of_a_cancelled_message(cli: Cli, name: str) -> None:
     (cli.folder / "handlers.py").write_text(HANDLERS)
     with open_queue(name) as queue:

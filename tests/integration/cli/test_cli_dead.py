@@ -104,6 +104,11 @@ def test_a_dead_letter_is_dropped(cli: Cli) -> None:
     assert cli("explain", "enrich", "d0").code == 1
 
 
+def test_a_pending_message_cannot_be_dropped(cli: Cli) -> None:
+    assert cli("dead", "drop", "enrich", "alive", "--yes").code == 1
+    assert counts(cli) == (1, 3)
+
+
 @pytest.mark.parametrize("words", [["redrive", "enrich"], ["drop", "enrich", "--yes"]])
 def test_giving_no_ids_does_not_mean_all(cli: Cli, words: list[str]) -> None:
     ran = cli("dead", *words)

@@ -39,6 +39,9 @@ def test_status_counts_every_state(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
+    "name", ["enrich", "sqlite:work.db/enrich", "sqlite:work.db", "sqlite:new/work.db/enrich"]
+)
+@pytest.mark.parametrize(
     "words",
     [
         ["status", "QUEUE"],

@@ -16,6 +16,7 @@ from support.cli.commands import (
     command,
     drop_privileges,
     eventually,
+    real,
     require_one_line,
     start,
 )
@@ -69,6 +70,16 @@ def test_of_many_only_the_number_is_printed(cli: Cli) -> None:
         "pushed 5,000 messages to default/enrich\n"
     )
     assert count(cli) == 5000
+
+
+def test_json_lists_every_id(cli: Cli) -> None:
+    lines = "".join(f'{{"id": "t{n}"}}\n' for n in range(300))
+    output = cli("push", "enrich", "-", "--json", stdin=lines.encode()).json
+    assert output == {
+        "queue": "default/enrich",
+        "pushed": 300,
+        "ids": [f"t{n}" for n in range(300)],
+    }
 
 
 def test_a_delayed_message_waits(cli: Cli) -> None:
@@ -268,6 +279,13 @@ def test_a_queue_name_that_leads_elsewhere_is_refused(cli: Cli, queue: str) -> N
     assert list(cli.folder.iterdir()) == []
 
 
+@pytest.mark.parametrize("duration", ["soon", "-5s", "5 parsecs", "inf", "nan", "1e9", "4000d"])
+def test_a_delay_that_is_not_a_duration_is_refused(cli: Cli, duration: str) -> None:
+    ran = cli("push", "enrich", '{"a": 1}', f"--delay={duration}")
+    assert ran.code == 2
+    assert "duration" in require_one_line(ran) or "ten years" in ran.err
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -308,3 +326,9 @@ def test_a_read_only_folder_is_reported_and_nothing_is_lost(tmp_path: Path) -> N
     assert "permission denied: check owner and mode" in done.stderr
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_real_processes_end_with_the_same_codes(tmp_path: Path) -> None:
+    assert real(tmp_path, "push", "enrich", '{"id": "a"}').out == "a\n"
+    assert real(tmp_path, "push", "enrich", "{broken").code == 4
+    assert real(tmp_path, "push", "..", "{}").code == 2

@@ -117,6 +117,13 @@ def test_a_database_in_use_is_listed_with_what_is_only_in_its_log(cli: Cli) -> N
     assert (listed["queue"], listed["ready"]) == ("sqlite:work.db/enrich", 1)
 
 
+def test_a_name_of_a_queue_cannot_control_the_terminal(cli: Cli) -> None:
+    SQLiteQueue("work.db", queue=EVIL).close()
+    ran = cli("queues", "sqlite:work.db")
+    assert ran.out.splitlines()[1].startswith("sqlite:work.db/evil\\x1b[2J\\u202e\\n[red]\t0")
+    assert cli("queues", "sqlite:work.db", "--json").json[0]["queue"].endswith(EVIL)
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_file_that_is_not_a_database_of_queues_is_refused(cli: Cli, damaged: bool) -> None:
     open_jobs("jobs.db").close()

@@ -47,6 +47,29 @@ def test_a_message_is_pushed_worked_on_and_purged(cli: Cli) -> None:
     assert counts(cli)["completed"] == 0
 
 
+def test_dead_letters_are_listed_shown_redriven_and_dropped(cli: Cli) -> None:
+    cli("push", URL, '{"id": "a", "secret": "canary"}', '{"id": "b"}')
+    ran = real(cli.folder, "work", URL, "tasks:reject", "--until-empty", "--isolation=process")
+    assert ran.code == 0, ran.err
+    listed = cli("dead", "list", URL).out
+    assert "a\t1\tcanary-reason" in listed
+    assert "canary\n" not in listed
+    assert "why         canary-reason" in cli("dead", "show", URL, "a").out
+    assert cli("dead", "redrive", URL, "a").out == "redriven 1\n"
+    assert cli("dead", "drop", URL, "b", "--yes").out == "dropped 1\n"
+    assert counts(cli) == {"ready": 1, "leased": 0, "completed": 0, "failed": 0}
+    ran = cli("dead", "redrive", URL, "missing", "--json")
+    assert (ran.code, ran.json["missing"]) == (1, ["missing"])
+
+
+def test_queues_of_one_database_are_separate(cli: Cli) -> None:
+    for name in ("", "/enrich", "/acme/enrich"):
+        cli("push", f"sqlite:work.db{name}", '{"id": "a"}')
+    assert cli("status", "sqlite:work.db/acme/enrich", "--json").json["queue"] == "acme/enrich"
+    cli("push", "sqlite:work.db/enrich", '{"id": "b"}')
+    assert [counts(cli, f"sqlite:work.db{name}")["ready"] for name in ("", "/enrich")] == [1, 2]
+
+
 def test_a_missing_queue_of_a_database_is_reported_and_not_created(cli: Cli) -> None:
     cli("push", URL, "{}")
     ran = cli("status", "sqlite:work.db/other")

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from support.cli.commands import (
+    WAIT_TIMEOUT_SECONDS,
     Cli,
     Ran,
     clean_env,
+    eventually,
     real,
     require_one_line,
     start,
@@ -164,6 +166,25 @@ def test_ctrl_c_does_not_wait_for_a_long_poll(cli: Cli, sqs: Sqs, queue: str) ->
     assert out.startswith(b"completed 0")
 
 
+def test_sigterm_lets_running_work_finish(cli: Cli, sqs: Sqs, queue: str) -> None:
+    cli("push", f"sqs:{queue}", '{"id": "a"}')
+    worker = start_worker(cli.folder, sqs, queue, "tasks:slow")
+    try:
+        # A message that is claimed, but not started, would be given back.
+        effects = cli.folder / "effects"
+        eventually(lambda: effects.exists() and "started a" in effects.read_text())
+        worker.send_signal(signal.SIGTERM)
+        assert log_contains(worker, b"draining")
+        (cli.folder / "finish").touch()
+        out, _ = worker.communicate(timeout=WAIT_TIMEOUT_SECONDS)
+    finally:
+        worker.kill()
+        worker.communicate()
+    assert worker.returncode == 0
+    assert out.startswith(b"completed 1")
+    assert (sqs.waiting(queue), sqs.held(queue)) == (0, 0)
+
+
 # -- read-only commands
 
 
@@ -305,6 +326,13 @@ def test_an_unreachable_server_is_one_line(cli: Cli, sqs: Sqs) -> None:
     assert "it is unknown whether this message was pushed" in require_one_line(ran)
     ran = real(cli.folder, "push", "sqs:q", "{}", "{}", env=env)
     assert "perhaps some of the 2 after them" in require_one_line(ran)
+
+
+def test_settings_of_another_kind_of_queue_are_refused_by_name(cli: Cli) -> None:
+    assert "on_nack" in require_one_line(cli("status", "enrich?on_nack=now"))
+    ran = cli("status", "sqs:q?on_nack=sometimes")
+    assert ran.code == 2
+    assert "?on_nack=" in require_one_line(ran)
 
 
 @pytest.mark.requirement("R001-055", "R001-056", "R001-057", "R001-058", "R001-059")

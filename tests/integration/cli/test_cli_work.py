@@ -40,6 +40,18 @@ def test_work_is_done_until_the_queue_is_empty(place: WorkFolder, isolation: str
     assert place.queue.stats().completed == 3
 
 
+def test_a_message_of_another_model_becomes_a_dead_letter_with_a_reason(
+    place: WorkFolder,
+) -> None:
+    place.push("nameless")
+    ran = place.work("tasks:greet")
+    assert ran.code == 0
+    assert ran.out.startswith("completed 0, retried 0, dead lettered 1")
+    [letter] = place.queue.dead_letters()
+    assert letter.reason is not None
+    assert "name: Field required" in letter.reason
+
+
 def test_attempts_are_limited_and_the_last_error_is_kept(place: WorkFolder) -> None:
     place.push("a")
     ran = place.work("tasks:fail", "--max-attempts=1", "--json")
@@ -56,6 +68,13 @@ def test_a_failed_message_waits_by_the_backoff_of_the_option(place: WorkFolder) 
     [message] = place.queue.find("a")
     assert message.due_at is not None
     assert 3500 < message.due_at.timestamp() - time.time() <= 7200  # with its jitter
+
+
+def test_a_handler_that_returns_nonsense_is_reported(place: WorkFolder) -> None:
+    place.push("a")
+    assert place.work("tasks:nonsense").code == 0
+    [letter] = place.queue.dead_letters()
+    assert "int" in str(letter.reason)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +139,33 @@ def test_a_signal_lets_running_work_finish(
     assert json.loads(out)["completed"] == 2
     stats = place.queue.stats()
     assert (stats.completed, stats.ready, stats.leased) == (2, 1, 0)
+
+
+def test_a_second_ctrl_c_stops_now_and_gives_the_work_back(place: WorkFolder) -> None:
+    place.push("a")
+    worker = place.start("tasks:hang", "--isolation=process", "--drain=1h")
+    eventually(has_started(place, 1))
+    worker.send_signal(signal.SIGINT)
+    assert log_contains(worker, b"draining")
+    worker.send_signal(signal.SIGINT)
+    code, out, err = wait_for_end(worker)
+    assert code == 130
+    assert "stopping now" in err
+    assert "given back 1" in out
+    [task] = place.queue.peek(MessageState.PENDING)
+    assert task.attempts == 0
+
+
+def test_a_second_ctrl_c_ends_even_a_thread_that_hangs(place: WorkFolder) -> None:
+    place.push("a")
+    worker = place.start("tasks:hang", "--lease=1s")
+    eventually(has_started(place, 1))
+    worker.send_signal(signal.SIGINT)
+    assert log_contains(worker, b"draining")
+    worker.send_signal(signal.SIGINT)
+    code, _, _ = wait_for_end(worker)
+    assert code == 130
+    eventually(lambda: place.queue.stats().expired == 1)  # it will be redelivered
 
 
 @pytest.mark.requirement("R001-006")

@@ -4,6 +4,7 @@ JB-15, JB-16, JB-28 (going on after a death), JB-34 (names), JB-35, I-JB-13 (can
 """
 
 import json
+import os
 import re
 import signal
 import sqlite3
@@ -24,6 +25,8 @@ from support.cli.commands import (
     OnTerminal,
     Ran,
     eventually,
+    prepend_path,
+    real,
     require_one_line,
 )
 from support.cli.export_folder import (
@@ -201,6 +204,13 @@ def test_a_target_that_is_impossible_is_refused(cli: Cli, to: str, why: str) -> 
     assert why in require_one_line(ran)
 
 
+def test_a_list_that_does_not_exist_is_a_wrong_argument(cli: Cli) -> None:
+    ran = cli("export", "run", "nope.txt", "--to", "out")
+    assert ran.code == 2
+    assert "cannot read 'nope.txt': No such file or directory" in require_one_line(ran)
+    assert "QUEUE" not in ran.err
+
+
 def test_a_missing_bucket_is_reported_before_a_file_is_fetched(
     place: ExportCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +246,15 @@ def test_a_job_id_stands_for_one_list_and_one_target(place: ExportCli) -> None:
     assert changed.code == 4
     assert "has another list" in require_one_line(changed)
     assert place.count_requests("a.txt", "b.txt") == [1, 0]
+
+
+def test_without_pycurl_the_error_says_what_to_install(place: ExportCli) -> None:
+    (place.folder / "none").mkdir()
+    (place.folder / "none/pycurl.py").write_text("raise ImportError('no pycurl')")
+    words = place.make_arguments("run", place.write_urls("a.txt"), "--to", "out")
+    ran = real(place.folder, *words, env={"PYTHONPATH": prepend_path(place.folder / "none")})
+    assert ran.code == 2
+    assert "pip install '.[export]'" in require_one_line(ran)
 
 
 def test_nothing_is_left_open_in_any_process_of_a_run(place: ExportCli) -> None:
@@ -278,6 +297,22 @@ def test_a_killed_command_continues_without_fetching_finished_files_again(
     assert "continuing: 3 of 5 are done" in check_output(ran)
     assert place.read_files() == place.expect_files(*names)
     assert place.count_requests(*names[:3]) == [1, 1, 1]
+
+
+def test_a_killed_worker_is_replaced_and_its_files_are_fetched(place: ExportCli) -> None:
+    """The pool replaces a killed worker (JB-28)."""
+    place.serve("a.txt", slow=("slow",))
+    process = place.start("run", place.write_urls("a.txt", "slow"), "--to", "out")
+    place.wait_for_tasks(1)
+    eventually(lambda: place.count_requests("slow") == [1])
+    [worker] = list_workers(process.pid)
+    os.kill(worker, signal.SIGKILL)
+    eventually(lambda: place.count_requests("slow") == [2])
+    place.open()
+    ran = wait_for_end(process)
+    assert ran.code == 0, ran.err
+    assert f"worker {worker} ended (SIGKILL)" in check_output(ran)
+    assert place.read_files() == place.expect_files("a.txt", "slow")
 
 
 def test_ctrl_c_lets_running_downloads_finish(place: ExportCli) -> None:

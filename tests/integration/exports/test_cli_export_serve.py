@@ -6,6 +6,7 @@
 
 import json
 import signal
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,22 @@ def test_a_job_without_tasks_is_looked_up_in_the_manifests(place: ExportCli) -> 
     assert place.read_files("out/job-1") == place.expect_files("a.txt")
 
 
+def test_metrics_are_served_while_it_runs(place: ExportCli) -> None:
+    place.serve("a.txt")
+    push(place, "job-1", "a.txt")
+    process = place.start("serve", "exports", "--to", "out", "--metrics-port", "0")
+    assert process.stderr is not None
+    address = process.stderr.readline().decode().split()[-1]
+
+    def done() -> bool:
+        with urllib.request.urlopen(address) as page:
+            return b'holdfast_jobs_finished_total{status="COMPLETED"} 1.0' in page.read()
+
+    eventually(done)
+    process.send_signal(signal.SIGTERM)
+    assert wait_for_end(process).code == 0
+
+
 @pytest.mark.requirement("R004-266")
 @pytest.mark.parametrize(
     "words", [("sqs:exports",), ("exports", "--jobs", "dynamodb:")], ids=["queue", "store"]
@@ -170,6 +187,20 @@ def test_with_sqs_or_dynamodb_step_functions_is_required(
     ran = place.cli("export", "serve", *words, "--to", "out", "--until-empty")
     assert ran.code == 2
     assert "no region for stepfunctions" in require_one_line(ran)
+
+
+def test_missing_tables_are_reported_before_a_job_is_taken(
+    place: ExportCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    with mock_aws():
+        boto3.client("sqs").create_queue(QueueName="exports")
+        words = ("serve", "sqs:exports", "--to", "out", "--jobs", "dynamodb:", "--until-empty")
+        ran = place.cli("export", *words)
+    assert ran.code == 2
+    assert "`holdfast export tables --jobs dynamodb: --create`" in require_one_line(ran)
 
 
 @pytest.mark.requirement("R004-008", "R004-077", "R004-079", "R004-211", "R004-246")

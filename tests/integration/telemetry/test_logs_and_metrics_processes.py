@@ -1,4 +1,4 @@
-"""Logs without structlog, and the server of the metrics."""
+"""Logs and metrics without the packages that they need, and the server of the metrics."""
 
 import subprocess
 import sys
@@ -11,20 +11,32 @@ from holdfast import events as ev
 from holdfast.errors import ConfigError
 from holdfast.telemetry.prometheus import MetricsServer
 
-PROGRAM = """
+WITHOUT = """
 import sys
-sys.modules["structlog"] = None  # as if it were not installed
-import logging
-from holdfast.telemetry.logging import make_application_log
-from holdfast import events as ev
-logging.basicConfig(level=logging.INFO)
-make_application_log()(ev.Completed("q", "m", 1, seconds=2.0))
+for name in {missing!r}:
+    sys.modules[name] = None  # as if it were not installed
 """
 
 
+def run_without(missing: list[str], program: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(missing=missing) + program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
 def test_the_standard_library_logs_where_structlog_is_not_installed() -> None:
-    command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = run_without(
+        ["structlog"],
+        "import logging\n"
+        "from holdfast.telemetry.logging import make_application_log\n"
+        "from holdfast import events as ev\n"
+        "logging.basicConfig(level=logging.INFO)\n"
+        "make_application_log()(ev.Completed('q', 'm', 1, seconds=2.0))\n",
+    )
     assert done.stderr == "INFO:holdfast:completed queue=q message_id=m attempt=1 seconds=2.0\n"
 
 
@@ -45,3 +57,24 @@ def test_metrics_are_served(server: MetricsServer) -> None:
 def test_a_port_that_is_taken_is_one_clear_line(server: MetricsServer) -> None:
     with pytest.raises(ConfigError, match="choose another --metrics-port"):
         MetricsServer(server.port)
+
+
+def test_without_prometheus_the_error_names_the_remedy() -> None:
+    done = run_without(
+        ["prometheus_client"],
+        "from holdfast.telemetry.prometheus import Metrics\n"
+        "from holdfast.errors import ConfigError\n"
+        "try:\n    Metrics()\nexcept ConfigError as error:\n    print(error)\n",
+    )
+    assert "pip install '.[metrics]'" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["OpenTelemetryMetrics", "OpenTelemetryTracing"])
+def test_without_opentelemetry_the_error_names_the_remedy(name: str) -> None:
+    done = run_without(
+        ["opentelemetry"],
+        "from holdfast.errors import ConfigError\n"
+        f"try:\n    from holdfast.telemetry import {name}\n"
+        "except ConfigError as error:\n    print(error)\n",
+    )
+    assert "pip install '.[otel]'" in done.stdout

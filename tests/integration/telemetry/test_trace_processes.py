@@ -61,3 +61,9 @@ def test_a_conversation_is_one_trace_from_the_message_to_the_reply(tmp_path: Pat
     for name in ("write reply", "send reply"):
         assert spans[name]["parent_id"] == process["context"]["span_id"]
     assert "hello there" not in (tmp_path / "spans.jsonl").read_text()
+
+
+def test_without_the_setting_there_is_no_span_of_ours(tmp_path: Path) -> None:
+    run(tmp_path, "chat", "send", "hello")
+    run(tmp_path, "chat", "work", "--until-idle")
+    assert set(read_spans(tmp_path)) == {"send", "work"}

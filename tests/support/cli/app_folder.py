@@ -1,12 +1,13 @@
 """A folder with an app whose tasks write their effects to a file, for real workers."""
 
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from holdfast import Holdfast
-from support.cli.commands import Ran, real
+from support.cli.commands import Ran, real, start
 
 TASKS = """
 import asyncio
@@ -65,6 +66,24 @@ def opaque():
 @app.task(isolation="process", retries=0)
 def die():
     os.kill(os.getpid(), 9)
+
+
+def wait_for_file(name):
+    while not (FOLDER / name).exists():
+        time.sleep(0.02)
+
+
+@app.task
+def slow(name: str, ctx):
+    note(f"slow {name} {ctx.attempt}")
+    wait_for_file("finish")
+    return ctx.attempt
+
+
+@app.task(isolation="process")
+def endless():
+    note("endless")
+    wait_for_file("never")
 """
 
 
@@ -77,6 +96,7 @@ class AppFolder:
         source = TASKS.replace("URL", self.url)
         (folder / "tasks.py").write_text(source)
         self.app = _load_app(source, folder)
+        self._started: list[subprocess.Popen[bytes]] = []
 
     def push(self, task: str, *args: Any, **kwargs: Any) -> str:
         """Push a task, as a producer in another process does."""
@@ -90,13 +110,22 @@ class AppFolder:
         """Run a worker until the queue is empty."""
         return real(self.folder, "work", "tasks:app", "--until-empty", "--json", *options)
 
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        """Start a worker, which `close` kills."""
+        process = start(self.folder, "work", "tasks:app", *options)
+        self._started.append(process)
+        return process
+
     def read_effects(self) -> list[str]:
         """Return the lines that tasks wrote."""
         path = self.folder / "effects"
         return path.read_text().splitlines() if path.exists() else []
 
     def close(self) -> None:
-        """Close the queue."""
+        """Kill the workers and close the queue."""
+        for process in self._started:
+            process.kill()
+            process.communicate()
         self.app.close()
 
 

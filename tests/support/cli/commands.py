@@ -63,6 +63,11 @@ def clean_env(**more: str) -> dict[str, str]:
     return {**env, **more}
 
 
+def prepend_path(folder: Path) -> str:
+    """Return a PYTHONPATH on which the modules of a folder come first."""
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
+
 def command(*arguments: str) -> list[str]:
     """Return a command line. -P ignores the current folder, as the console script does."""
     return [sys.executable, "-P", "-m", "holdfast.cli", *arguments]

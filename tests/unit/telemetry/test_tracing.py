@@ -349,8 +349,9 @@ def poll_and_ack(queue: QueueManager[Any]) -> trace.SpanContext:
     return context
 
 
-def test_a_busy_queue_is_sampled_as_often_as_the_sampler_says() -> None:
-    count, every = 70, 7
+@pytest.mark.parametrize("every", [1, 7, 100])
+def test_a_busy_queue_is_sampled_as_often_as_the_sampler_says(every: int) -> None:
+    count = 700
     sampler = Switch(every)
     traces = Traces(sampler=sampler)
     queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q")
@@ -382,6 +383,19 @@ def test_a_recorded_poll_is_shown_with_its_own_time_and_messages() -> None:
             assert span.start_time == polled_ns
             created = [] if headers is None else [headers["traceparent"].split("-")[2]]
             assert [f"{span_id:016x}" for _, span_id in get_link_ids(span)] == created
+
+
+def test_a_decision_of_the_sampler_is_not_kept() -> None:
+    sampler = Switch(0)
+    traces = Traces(sampler=sampler)
+    queue: MemoryQueue[Any] = MemoryQueue(AnyMessage, name="q")
+    queue.push_many([AnyMessage() for _ in range(50)])
+    traces.make(clock=ManualClock()).trace_queue(queue)
+    for _ in range(20):
+        poll_and_ack(queue)
+    sampler.every = 1
+    poll_and_ack(queue)
+    assert traces.names() == ["receive q", "process q", "ack q"]
 
 
 def test_a_poll_inside_a_span_belongs_to_it_also_on_a_busy_queue() -> None:
