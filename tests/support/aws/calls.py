@@ -133,6 +133,7 @@ CALLS: Mapping[tuple[str, str], tuple[Arguments, ...]] = {
     ),
     ("dynamodb", "create_table"): (_TABLE,),
     ("dynamodb", "delete_item"): ({"TableName": "holdfast-jobs", "Key": _KEY, **_CONDITION},),
+    ("dynamodb", "describe_continuous_backups"): ({"TableName": "holdfast-jobs"},),
     ("dynamodb", "describe_table"): ({"TableName": "holdfast-jobs"},),
     ("dynamodb", "describe_time_to_live"): ({"TableName": "holdfast-jobs"},),
     ("dynamodb", "get_item"): (
