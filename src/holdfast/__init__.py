@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.lease.lease import Refused as Refused
     from holdfast.lease.lease import Renewed as Renewed
     from holdfast.lease.lease import Unanswered as Unanswered
+    from holdfast.queue.admission import Delivery as Delivery
     from holdfast.queue.aio import AsyncQueue as AsyncQueue
     from holdfast.queue.enrichment import EnrichmentMessage as EnrichmentMessage
     from holdfast.queue.manager import MessageInfo as MessageInfo
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from holdfast.queue.message import MessageCodec as MessageCodec
     from holdfast.queue.message import QueueMessage as QueueMessage
     from holdfast.queue.message import attach_lease as attach_lease
+    from holdfast.queue.operator import QueueOperator as QueueOperator
     from holdfast.queues.files import FilesystemQueue as FilesystemQueue
     from holdfast.queues.files import LocalFileQueue as LocalFileQueue
     from holdfast.queues.opening import open_queue as open_queue
@@ -73,10 +75,12 @@ __all__, __getattr__ = lazy_exports(
         "events": "Events",
         "lease.keeper": "LeaseKeeper",
         "lease.lease": "Lease LeaseSource LeaseState Refused Renewed Unanswered",
+        "queue.admission": "Delivery",
         "queue.aio": "AsyncQueue",
         "queue.enrichment": "EnrichmentMessage",
         "queue.manager": "MessageInfo MessageState QueueManager QueueStats",
         "queue.message": "AnyMessage Message MessageCodec QueueMessage attach_lease",
+        "queue.operator": "QueueOperator",
         "worker.context": "Context",
         "worker.outcome": "Done GiveBack Reject Retry",
         "worker.settle": "WorkerReport",

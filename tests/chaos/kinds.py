@@ -88,7 +88,7 @@ class Files:
 
     def find_faults(self, root: Path) -> list[str]:
         for _ in range(2):
-            self.open(root).sweep(0)
+            self.open(root).operator.sweep(0)
             SYSTEM_CLOCK.sleep(0.05)  # a file's time may be slightly ahead of the clock
         folder = self._find_folder(root)
         return [*map(str, audit.find_faults(folder).items()), *audit.find_residue(folder)]

@@ -22,13 +22,11 @@ from holdfast.doctor.runner import run_checks
 from holdfast.doctor.workers import judge_workers
 from holdfast.lease.clock import Clock
 from holdfast.queues.files import names
-from holdfast.queues.files.checkpoints import Checkpoints
 from holdfast.queues.files.directory import QueueDirectory
 from holdfast.queues.files.fsops import FsOps
-from holdfast.queues.files.history import AttemptHistory
 from holdfast.queues.files.housekeeping import SWEEP_SECONDS
-from holdfast.queues.files.inspector import Inspector
 from holdfast.queues.files.layout import FOLDERS, format_share_command
+from holdfast.queues.files.operator import TaskFiles
 from holdfast.queues.files.server_clock import ServerClock
 from holdfast.queues.files.workers import WorkerRegistry
 from holdfast.store.file_modes import get_access
@@ -198,13 +196,8 @@ class QueueContents:
         self.folder = folder
         self.directory = QueueDirectory(folder, fs)
         self.server_clock = ServerClock(self.directory, clock)
-        self.inspector = Inspector(
-            self.directory,
-            self.server_clock,
-            WorkerRegistry(self.directory, self.server_clock),
-            AttemptHistory(self.directory),
-            Checkpoints(self.directory),
-        )
+        workers = WorkerRegistry(self.directory, self.server_clock)
+        self.files = TaskFiles(self.directory, self.server_clock, workers)
 
     def close(self) -> None:
         """Close the queue's folder."""
@@ -213,7 +206,7 @@ class QueueContents:
 
 def check_foreign_files(contents: QueueContents) -> Iterator[CheckResult]:
     """Check for files that no queue made."""
-    foreign = contents.inspector.find_foreign()
+    foreign = contents.files.find_foreign()
     foreign += [name for name in contents.directory.list(".") if name not in FOLDERS]
     if not foreign:
         yield ok("none")
@@ -241,7 +234,7 @@ def check_leftovers(contents: QueueContents) -> Iterator[CheckResult]:
 
 def check_workers(contents: QueueContents) -> Iterator[CheckResult]:
     """Check that a worker polls if there is work."""
-    stats = contents.inspector.count_stats()
+    stats = contents.files.count_stats()
     seen = _read_last_seen(contents.directory)
     yield from judge_workers(stats, seen, contents.server_clock.read_wall_ms() / 1000)
 

@@ -208,14 +208,14 @@ def pack_headers(message: QueueMessage) -> str | None:
     return None if headers is None else json.dumps(dict(headers), separators=(",", ":"))
 
 
-def unpack_headers(message: QueueMessage, packed: str | bytes) -> None:
-    """Attach headers as `pack_headers` returned them. Anything else is ignored."""
+def unpack_headers(packed: str | bytes | None) -> Headers | None:
+    """Return headers as `pack_headers` packed them, or None for anything else."""
     try:
-        headers = json.loads(packed)
+        headers = json.loads(packed or "null")
     except (ValueError, RecursionError):
-        return
-    if isinstance(headers, dict) and all(isinstance(v, str) for v in headers.values()):
-        attach_headers(message, headers)
+        return None
+    is_valid = isinstance(headers, dict) and all(isinstance(v, str) for v in headers.values())
+    return headers if is_valid else None
 
 
 class MessageCodec(Generic[M]):

@@ -1,6 +1,6 @@
 """The fetcher with one slot and a manual clock. The worker's tests cover many slots."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from holdfast.events import Claimed, Event, Events, GivenBack, PollFailed
 from holdfast.lease.backoff import Backoff
 from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.admission import Delivery
 from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock, MemoryQueue
 from holdfast.worker.fetcher import Fetcher
@@ -22,12 +23,12 @@ class UnreliableQueue(MemoryQueue[AnyMessage]):
         super().__init__(
             lease_seconds=10.0, backoff=Backoff(5.0, 1.0), clock=clock, events=events
         )
-        self.claim: Callable[[int], list[AnyMessage]] = super()._claim
+        self.claim: Callable[[int], Sequence[Delivery]] = super()._claim
         self.errors: list[Exception] = []
         self.stats_calls = 0
         self.claim_limits: list[int] = []
 
-    def _claim(self, limit: int) -> list[AnyMessage]:
+    def _claim(self, limit: int) -> Sequence[Delivery]:
         self.claim_limits.append(limit)
         if self.errors:
             raise self.errors.pop(0)

@@ -133,12 +133,6 @@ class DeadLetterFolder:
     def _remove_reason(self, task: TaskName) -> None:
         self._directory.remove(names.format_reason_path(task))
 
-    def explain_exhausted(self, task: TaskName) -> str:
-        """Return the reason for a task that was claimed too often, with its last failure."""
-        past = self._history.read(task.key)
-        last = f"; the last: {past[-1].reason}" if past else ""
-        return f"gave up after {task.attempts - 1} attempts{last}"
-
     def list_all(self) -> Iterator[TaskName]:
         """List all dead letters, by name."""
         for name in sorted(self._directory.list("failed")):

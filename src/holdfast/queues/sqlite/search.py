@@ -1,6 +1,6 @@
 """Searching messages by the fields of their bodies and by their errors.
 
-SQLite selects the rows with its JSON functions, and core/queue/search.py decides about each
+SQLite selects the rows with its JSON functions, and queue/search.py decides about each
 of them. So a condition here may let too much pass, but nothing too little: SQLite reads some
 numbers less exactly than Python, for example.
 """
@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
-from holdfast.queue.manager import MessageInfo, MessageState, Progress
+from holdfast.queue.info import MessageInfo, MessageState
+from holdfast.queue.operator import Progress
 from holdfast.queue.search import contains_text, has_fields, list_paths
 from holdfast.queues.sqlite import inspection
 from holdfast.store.rows import Row
@@ -70,8 +71,7 @@ def search(
     while first is not None:
         page = Condition("message_no BETWEEN ? AND ?", (first, first + _PAGE - 1))
         count, rows = _read_page(database, page & scope, page & wanted, error)
-        for row in rows:
-            info = inspection.make_info(database, row, deep=False)
+        for info in inspection.make_infos(database, rows, deep=False):
             if has_fields(info.body, where):
                 yield info
         on_progress(count)

@@ -130,11 +130,11 @@ class InFlightReceipts:
     ) -> LeaseLost | None:
         """Send a copy with its reason to the dead letters, then delete the message.
 
-        This extends the receipt first, to make sure that it is still valid, because a message
-        that another worker holds must not get a second copy.
+        This extends a receipt that a handler had first, to make sure that it is still valid,
+        because a message that another worker holds must not get a second copy.
         """
         if not receipt.copied:  # copy once, even if the delete must be repeated
-            match self.extend([receipt], seconds)[0]:
+            match self.extend([receipt], seconds)[0] if self._was_added(receipt) else RENEWED:
                 case Refused(refusal):
                     return LeaseLost(refusal)
                 case Unanswered(problem):
@@ -143,6 +143,10 @@ class InFlightReceipts:
                     self._dead.send_copy(receipt, reason, detail, attempts)
                     receipt.copied = True
         return self._settle(receipt, lambda: self._client.delete([receipt])[0])
+
+    def _was_added(self, receipt: Receipt) -> bool:
+        lease = self._leases.get(receipt.sqs_id)
+        return lease is not None and lease.handle is receipt
 
     def abandon(self, receipt: Receipt) -> None:
         """Settle the receipt without a call: SQS redelivers the message at its deadline."""

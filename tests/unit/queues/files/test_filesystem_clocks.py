@@ -157,7 +157,7 @@ def test_the_card_of_a_worker_that_paused_for_hours_is_kept(ground: Ground) -> N
     queue = ground.queue()
     queue.poll()
     ground.clock.advance(20 * 3600.0)
-    queue.sweep()
+    queue.operator.sweep()
     assert len(list((ground.folder / "workers").glob("*.json"))) == 1
 
 
@@ -171,7 +171,7 @@ def test_setting_the_wall_clock_ahead_sweeps_nothing_that_is_being_written(
     clock.advance(1)
     own_clock.advance(1)
     own_clock.step_time(7200)
-    assert queue.sweep() == 0
+    assert queue.operator.sweep() == 0
 
 
 # -- measuring
