@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from holdfast.lease.lease import Unanswered as Unanswered
     from holdfast.queue.admission import Delivery as Delivery
     from holdfast.queue.aio import AsyncQueue as AsyncQueue
-    from holdfast.queue.enrichment import EnrichmentMessage as EnrichmentMessage
     from holdfast.queue.manager import MessageInfo as MessageInfo
     from holdfast.queue.manager import MessageState as MessageState
     from holdfast.queue.manager import QueueManager as QueueManager
     from holdfast.queue.manager import QueueStats as QueueStats
     from holdfast.queue.message import AnyMessage as AnyMessage
+    from holdfast.queue.message import EnrichmentMessage as EnrichmentMessage
     from holdfast.queue.message import Message as Message
     from holdfast.queue.message import MessageCodec as MessageCodec
     from holdfast.queue.message import QueueMessage as QueueMessage
@@ -77,9 +77,9 @@ __all__, __getattr__ = lazy_exports(
         "lease.lease": "Lease LeaseSource LeaseState Refused Renewed Unanswered",
         "queue.admission": "Delivery",
         "queue.aio": "AsyncQueue",
-        "queue.enrichment": "EnrichmentMessage",
         "queue.manager": "MessageInfo MessageState QueueManager QueueStats",
-        "queue.message": "AnyMessage Message MessageCodec QueueMessage attach_lease",
+        "queue.message": "AnyMessage EnrichmentMessage Message MessageCodec QueueMessage "
+        "attach_lease",
         "queue.operator": "QueueOperator",
         "worker.context": "Context",
         "worker.outcome": "Done GiveBack Reject Retry",

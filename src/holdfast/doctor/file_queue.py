@@ -21,7 +21,7 @@ from holdfast.doctor.filesystem import FILESYSTEM, PROBES, FileQueue
 from holdfast.doctor.runner import run_checks
 from holdfast.doctor.workers import judge_workers
 from holdfast.lease.clock import Clock
-from holdfast.queues.files import names
+from holdfast.queues.files import layout
 from holdfast.queues.files.directory import QueueDirectory
 from holdfast.queues.files.fsops import FsOps
 from holdfast.queues.files.housekeeping import SWEEP_SECONDS
@@ -251,8 +251,8 @@ def _read_last_seen(directory: QueueDirectory) -> float | None:
 def check_far_deadlines(contents: QueueContents) -> Iterator[CheckResult]:
     """Check for leases that end in days, which a machine with a wrong clock wrote."""
     now_ms = contents.server_clock.read_wall_ms()
-    held = filter(None, map(names.LEASED.fullmatch, contents.directory.list("leased")))
-    far = [m[0] for m in held if names.parse_deadline_ms(m) > now_ms + _MAX_LEASE_MS]
+    held = filter(None, map(layout.LEASED.fullmatch, contents.directory.list("leased")))
+    far = [m[0] for m in held if layout.parse_deadline_ms(m) > now_ms + _MAX_LEASE_MS]
     if far:
         overdue = re.sub(r"~[0-9+]+\.json$", "~0+0+0.json", far[0])
         yield fail(

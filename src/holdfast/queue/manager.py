@@ -48,6 +48,7 @@ from holdfast.queue.message import (
     MessageCodec,
     P,
     QueueMessage,
+    Tracing,
     attach_headers,
     attach_lease,
     get_lease,
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
     from holdfast.queue.info import PastAttempt as PastAttempt
     from holdfast.queue.info import QueueStats as QueueStats
     from holdfast.queue.info import QueueWorker as QueueWorker
-    from holdfast.queue.tracing import Tracing
 
 # What operators see is loaded on first use: a worker that only polls needs none of it.
 _, __getattr__ = lazy_exports(

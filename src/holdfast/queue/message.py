@@ -3,9 +3,10 @@
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import is_dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -386,3 +387,24 @@ def _describe_first_problem(model: type[BaseModel], error: Exception) -> str:
         where, problem = repr(where[:_MAX_NAME_SHOWN]), "unknown field"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"not a valid {model.__name__}: {where}: {problem}{more}"
+
+
+class EnrichmentMessage(QueueMessage):
+    """A company's website that a scraper found, and that a worker is to enrich."""
+
+    domain: str
+    company_slug: str
+    campaign_name: str
+
+
+NoteOutcome = Callable[[object], None]
+
+
+class Tracing(Protocol):
+    """Shows what happens to messages as spans."""
+
+    def processing(self, message: Any) -> AbstractContextManager[NoteOutcome]:
+        """Return the span of one attempt, which is current inside the block.
+
+        Call what it yields with the attempt's outcome.
+        """

@@ -26,6 +26,7 @@ from holdfast.lease.lease import RELEASED
 from holdfast.products import find_products, load_part
 from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import (
+    NoteOutcome,
     QueueMessage,
     attach_headers,
     attach_trace,
@@ -33,7 +34,6 @@ from holdfast.queue.message import (
     get_lease,
     get_trace,
 )
-from holdfast.queue.tracing import NoteOutcome
 from holdfast.version import needs_extra
 from holdfast.worker.outcome import Reject, Retry
 

@@ -126,7 +126,7 @@ def test_messages_claimed_while_closing_are_given_back_uncharged() -> None:
     ground.push("a", "b")
     claim = ground.queue.claim
 
-    def close_meanwhile(limit: int) -> list[AnyMessage]:
+    def close_meanwhile(limit: int) -> Sequence[Delivery]:
         ground.fetcher.close()
         return claim(2)
 
@@ -137,7 +137,7 @@ def test_messages_claimed_while_closing_are_given_back_uncharged() -> None:
         "b",
     ]
     assert ground.in_flight.get_leases() == ()
-    assert [message.attempts for message in claim(2)] == [1, 1]
+    assert [delivery.attempt for delivery in claim(2)] == [1, 1]
 
 
 def test_messages_that_cannot_be_held_are_given_back_uncharged() -> None:
@@ -308,10 +308,10 @@ def test_a_run_without_end_keeps_trying() -> None:
 def test_until_done_waits_for_messages_that_other_workers_hold() -> None:
     ground = Ground(until_done=True)
     ground.push("a")
-    [held] = ground.queue.claim(1)
+    [held] = ground.queue.poll(1)
     settled_at = ground.clock.monotonic() + 5.0
 
-    def settle_later(limit: int) -> list[AnyMessage]:
+    def settle_later(limit: int) -> Sequence[Delivery]:
         if ground.clock.monotonic() >= settled_at and get_lease(held).live:
             ground.queue.ack(held)
         return []

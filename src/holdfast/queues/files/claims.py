@@ -6,13 +6,12 @@ from random import Random
 from threading import Lock
 
 from holdfast.errors import LeaseLost
-from holdfast.queues.files import names
+from holdfast.queues.files import layout
 from holdfast.queues.files.directory import QueueDirectory
-from holdfast.queues.files.lease_watch import LeaseWatch
-from holdfast.queues.files.names import TaskName
+from holdfast.queues.files.layout import TaskName
 from holdfast.queues.files.segments import SegmentReader
 from holdfast.queues.files.server_clock import ServerClock
-from holdfast.queues.files.workers import WorkerCard, WorkerRegistry
+from holdfast.queues.files.workers import LeaseWatch, WorkerCard, WorkerRegistry
 
 # How often leased/ is scanned for leases that ran out: often enough for short leases, and
 # rarely enough that a thousand idle workers do not overload a file server.
@@ -128,7 +127,7 @@ class Claimer:
             self._scan_leases(now)
         while self._overdue:
             late = self._overdue.pop()
-            source, (task, stem) = f"leased/{late[0]}", names.parse_claimed(late)
+            source, (task, stem) = f"leased/{late[0]}", layout.parse_claimed(late)
             try:
                 if claim := self._try_claim(source, task, stem, now, late["worker"]):
                     return claim
@@ -150,7 +149,7 @@ class Claimer:
         self._workers.mark_seen(self.me, now)
         self._overdue, others = [], []
         for name in self._directory.list_required("leased"):
-            if leased := names.LEASED.fullmatch(name):
+            if leased := layout.LEASED.fullmatch(name):
                 ended = self._workers.has_ended(leased, now)
                 if ended is None:
                     others.append(leased)

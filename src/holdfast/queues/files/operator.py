@@ -18,26 +18,25 @@ from holdfast.queue.info import (
 )
 from holdfast.queue.operator import ANY_FIELDS, Progress, QueueOperator, ignore_progress
 from holdfast.queue.search import select_messages
-from holdfast.queues.files import names
-from holdfast.queues.files.checkpoints import Checkpoints
+from holdfast.queues.files import layout
 from holdfast.queues.files.dead_letters import DeadLetterFolder
 from holdfast.queues.files.dedupe import LISTING_PASSES, WaitBudget
 from holdfast.queues.files.directory import QueueDirectory, is_deep
-from holdfast.queues.files.history import AttemptHistory
 from holdfast.queues.files.housekeeping import SWEEP_SECONDS, Housekeeping
-from holdfast.queues.files.names import TaskName
+from holdfast.queues.files.layout import TaskName
 from holdfast.queues.files.segments import is_due_when_pushed
 from holdfast.queues.files.server_clock import ServerClock
+from holdfast.queues.files.task_notes import AttemptHistory, Checkpoints
 from holdfast.queues.files.workers import WorkerRegistry
 
 _PATTERNS = {
-    MessageState.PENDING: names.PENDING,
-    MessageState.LEASED: names.LEASED,
-    MessageState.COMPLETED: names.COMPLETED,
-    MessageState.FAILED: names.FAILED,
+    MessageState.PENDING: layout.PENDING,
+    MessageState.LEASED: layout.LEASED,
+    MessageState.COMPLETED: layout.COMPLETED,
+    MessageState.FAILED: layout.FAILED,
 }
 # The tasks of these states are in folders of their own, below the folder of the state.
-_FOLDER_PATTERNS = {MessageState.PENDING: names.SEGMENT, MessageState.COMPLETED: names.HOUR}
+_FOLDER_PATTERNS = {MessageState.PENDING: layout.SEGMENT, MessageState.COMPLETED: layout.HOUR}
 _LIVE = (MessageState.PENDING, MessageState.LEASED)
 _SEEN_LATELY_SECONDS = 3600.0
 
@@ -78,7 +77,7 @@ class TaskFiles:
         now = self._server_clock.clock.monotonic()
         ended = self._workers.has_ended(leased, now)
         if ended is None:
-            return names.parse_deadline_ms(leased) <= self._server_clock.to_stamp_ms(now)
+            return layout.parse_deadline_ms(leased) <= self._server_clock.to_stamp_ms(now)
         return ended
 
     def find_foreign(self) -> list[str]:
@@ -90,7 +89,7 @@ class TaskFiles:
                     f"{folder}/{name}"
                     for name in self._directory.list_readable(folder)
                     if not _PATTERNS[state].fullmatch(name)
-                    and not (state is MessageState.FAILED and names.REASON.fullmatch(name))
+                    and not (state is MessageState.FAILED and layout.REASON.fullmatch(name))
                 ]
         for state, pattern in _FOLDER_PATTERNS.items():
             foreign += [
@@ -200,10 +199,10 @@ class FilesOperator(QueueOperator):
         self, message_id: str, states: Iterable[MessageState]
     ) -> Iterator[tuple[str, MessageInfo]]:
         """Find all messages of an id or key, with history, checkpoint and path."""
-        id_hash = names.hash_id(message_id)
+        id_hash = layout.hash_id(message_id)
         for state in states:
             for path, match in self._files.list_files(state):
-                if names.has_hash(match["key"], id_hash) or match["key"] == message_id:
+                if layout.has_hash(match["key"], id_hash) or match["key"] == message_id:
                     info = self._read_info(state, path, match, deep=True)
                     if info and message_id in (info.id, info.key):
                         yield path, info
@@ -227,7 +226,7 @@ class FilesOperator(QueueOperator):
     def _read_info(
         self, state: MessageState, path: str, match: re.Match[str], *, deep: bool
     ) -> MessageInfo | None:
-        task = names.parse_task(match)
+        task = layout.parse_task(match)
         body = self._directory.read_json(path)
         if body is None and not self._directory.exists(path):
             return None  # it moved while it was inspected
@@ -251,7 +250,7 @@ class FilesOperator(QueueOperator):
         return to_utc(_parse_due_ms(path, match, self._server_clock.read_wall_ms()) / 1000)
 
     def _read_reason(self, task: TaskName) -> str:
-        if (data := self._directory.read_json(names.format_reason_path(task))) is None:
+        if (data := self._directory.read_json(layout.format_reason_path(task))) is None:
             return "unknown: its reason file is missing or cannot be read"
         reason = data.get("reason")
         return reason if isinstance(reason, str) else "unknown: its reason file holds no text"
@@ -262,16 +261,16 @@ class FilesOperator(QueueOperator):
         return None if is_deep([checkpoint]) else checkpoint
 
     def _read_holder(self, path: str, match: re.Match[str]) -> Holder:
-        beat = names.BEAT.fullmatch(self._directory.read_beat(path))
-        if beat and int(beat["fence"]) != names.parse_task(match).fence:
+        beat = layout.BEAT.fullmatch(self._directory.read_beat(path))
+        if beat and int(beat["fence"]) != layout.parse_task(match).fence:
             beat = None  # of an earlier claim
         token = match["worker"]
         card = self._workers.get_card(token)
         return Holder(
             worker_id=self._workers.get_worker_id(token),
             timestamp=to_utc(int(match["claimed_ms"]) / 1000),
-            attempt=names.parse_task(match).attempts,
-            expires_at=to_utc(names.parse_deadline_ms(match) / 1000),
+            attempt=layout.parse_task(match).attempts,
+            expires_at=to_utc(layout.parse_deadline_ms(match) / 1000),
             host=card.host if card else "",
             pid=card.pid if card else 0,
             last_seen=self._workers.read_last_seen(token),
@@ -306,7 +305,7 @@ class FilesOperator(QueueOperator):
 
     def redrive_many(self, messages: Sequence[MessageInfo]) -> int:
         with self._directory.translate_errors():
-            return self._dead_letters.redrive(map(names.to_task, messages), ignore_progress)
+            return self._dead_letters.redrive(map(layout.to_task, messages), ignore_progress)
 
     def drop(self, message_id: str) -> int:
         with self._directory.translate_errors():
@@ -315,7 +314,7 @@ class FilesOperator(QueueOperator):
 
     def drop_many(self, messages: Sequence[MessageInfo]) -> int:
         with self._directory.translate_errors():
-            return sum(self._dead_letters.drop(names.to_task(m), m.id) for m in messages)
+            return sum(self._dead_letters.drop(layout.to_task(m), m.id) for m in messages)
 
     def purge(self, older_than_seconds: float) -> int:
         budget = WaitBudget()

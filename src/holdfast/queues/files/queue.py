@@ -8,7 +8,7 @@
     nack         leased/k~n~me~…  ─▶ pending/<segment>/k~n~due
     release      leased/k~n~me~…  ─▶ pending/<segment>/k~n-1~due      one refund: not charged
     dead-letter  leased/k~n~me~…  ─▶ failed/k~n
-    cancel       pending/…/k~n~…  ─▶ failed/k~n+2-2                   two refunds, see names.py
+    cancel       pending/…/k~n~…  ─▶ failed/k~n+2-2                   two refunds, see layout.py
                  leased/k~n~…     ─▶ failed/k~n+2-2
     redrive      failed/k~n       ─▶ pending/<segment>/k~n-n~due
 
@@ -43,8 +43,7 @@ from holdfast.queue.message import (
     pack_headers,
     unpack_headers,
 )
-from holdfast.queues.files import layout, names
-from holdfast.queues.files.checkpoints import Checkpoints
+from holdfast.queues.files import layout
 from holdfast.queues.files.claims import (
     TAKEN_AWAY,
     Claim,
@@ -55,13 +54,12 @@ from holdfast.queues.files.dead_letters import DeadLetterFolder
 from holdfast.queues.files.dedupe import DedupeIndex, WaitBudget
 from holdfast.queues.files.directory import to_queue_unavailable
 from holdfast.queues.files.fsops import FsOps
-from holdfast.queues.files.history import AttemptHistory
-from holdfast.queues.files.housekeeping import SWEEP_SECONDS, Housekeeping
-from holdfast.queues.files.names import MAX_FENCE, TaskName
+from holdfast.queues.files.housekeeping import SWEEP_SECONDS, Housekeeping, RecordCheck
+from holdfast.queues.files.layout import MAX_FENCE, TaskName
 from holdfast.queues.files.operator import FilesOperator
 from holdfast.queues.files.producer import OutgoingTask, Producer
-from holdfast.queues.files.record_check import RecordCheck
 from holdfast.queues.files.server_clock import ServerClock
+from holdfast.queues.files.task_notes import AttemptHistory, Checkpoints
 from holdfast.queues.files.workers import WorkerRegistry
 from holdfast.store.file_modes import MODES, Access
 
@@ -166,7 +164,7 @@ class FilesystemQueue(QueueManager[M]):
             self._check_delay(delay_seconds)
         push = self._producer.push_once if self.dedupe else self._producer.push
         try:
-            push(names.hash_id(message.id), body, delay_seconds, self._pack_headers(message))
+            push(layout.hash_id(message.id), body, delay_seconds, self._pack_headers(message))
         except OSError as error:
             raise to_queue_unavailable(self.folder, error) from error
         return message.id
@@ -182,7 +180,7 @@ class FilesystemQueue(QueueManager[M]):
             if len(batch) >= MAX_BATCH_MESSAGES or size + len(body) > MAX_BATCH_BYTES:
                 self._push_batch(batch, delay_seconds)
                 batch, size = [], 0
-            batch.append((names.hash_id(message.id), body, self._pack_headers(message)))
+            batch.append((layout.hash_id(message.id), body, self._pack_headers(message)))
             size += len(body)
             pushed.append(message.id)
         self._push_batch(batch, delay_seconds)
@@ -239,7 +237,7 @@ class FilesystemQueue(QueueManager[M]):
         except ValueError as error:
             problem = f"malformed: {error}"
         if task.attempts < 1 or task.fence > MAX_FENCE:
-            problem = names.explain_impossible(task)
+            problem = layout.explain_impossible(task)
         if token is not None:
             earlier_worker = self._workers.get_worker_id(token)
             earlier = TaskName(task.key, task.fence - 1, task.refunds)
@@ -280,7 +278,7 @@ class FilesystemQueue(QueueManager[M]):
             return Unanswered(str(to_queue_unavailable(self.folder, error)))
         if lease.has_beaten:
             beat_ms = self._server_clock.to_stamp_ms(lease.last_beat_at)
-            beat = names.format_beat(lease.fence, beat_ms, lease.progress)
+            beat = layout.format_beat(lease.fence, beat_ms, lease.progress)
             self._directory.note_beat(claim.path, beat)
         return RENEWED
 

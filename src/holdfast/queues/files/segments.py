@@ -15,9 +15,9 @@ the step of the clock.
 from math import inf
 from random import Random
 
-from holdfast.queues.files import names
+from holdfast.queues.files import layout
 from holdfast.queues.files.directory import QueueDirectory
-from holdfast.queues.files.names import TaskName
+from holdfast.queues.files.layout import TaskName
 from holdfast.queues.files.server_clock import ServerClock
 
 MAX_SEGMENT_TASKS = 2000
@@ -146,7 +146,7 @@ class SegmentReader:
 
     def _relist(self, now_ms: int) -> None:
         started = f"{now_ms:013d}~"  # sorts behind every segment that starts by now
-        listed = filter(names.SEGMENT.fullmatch, self._directory.list_required("pending"))
+        listed = filter(layout.SEGMENT.fullmatch, self._directory.list_required("pending"))
         segments = sorted(listed, reverse=True)
         ahead = [s for s in segments if s > started and is_due_when_pushed(s)]
         self._segments = [s for s in segments if s < started] + ahead
@@ -169,9 +169,9 @@ class SegmentReader:
         if not listed and (segment[-1] == "s" or age_ms > REMOVE_AFTER_MS):
             self._directory.remove_folder(self.folder)
         latest_ms = inf if is_due_when_pushed(segment) else now_ms
-        matches = filter(None, map(names.PENDING.fullmatch, listed))
+        matches = filter(None, map(layout.PENDING.fullmatch, listed))
         self.tasks = [
-            (due_ms, match[0], *names.parse_claimed(match))
+            (due_ms, match[0], *layout.parse_claimed(match))
             for match in matches
             if (due_ms := int(match["due_ms"])) <= latest_ms
         ]

@@ -207,7 +207,7 @@ def make_infos(
             reason=row["reason"] if state == FAILED else None,
             past=read_attempts(database, number) if deep else (),
             checkpoint=read_checkpoint(database, number, row["claims"]) if deep else None,
-            body=_parse_body(row["body"]),
+            body=parse_body(row["body"]),
         )
         for row in rows
     ]
@@ -232,7 +232,8 @@ def _make_holder(
     )
 
 
-def _parse_body(body: bytes | None) -> dict[str, Any] | None:
+def parse_body(body: bytes | None) -> dict[str, Any] | None:
+    """Return the object in a body, or None if there is none."""
     if not body:  # it was not read, and an exception for each row would take half of the time
         return None
     try:

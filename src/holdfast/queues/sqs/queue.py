@@ -43,8 +43,8 @@ from holdfast.queues.sqs.queue_client import (
     RawMessage,
     Receipt,
 )
-from holdfast.queues.sqs.receipts import InFlightReceipts
-from holdfast.queues.sqs.schema_wait import (
+from holdfast.queues.sqs.receipts import (
+    InFlightReceipts,
     compute_first_receive_age,
     compute_wait_seconds,
     count_possible_waits,
@@ -328,7 +328,7 @@ class SQSQueue(QueueManager[M]):
         return lost
 
     def _release(self, lease: Lease, delay_seconds: float = 0.0) -> LeaseLost | None:
-        """Make the message visible at once, or let it wait for newer code; see schema_wait."""
+        """Make the message visible at once, or let it wait for newer code; see receipts.py."""
         receipt: Receipt = lease.handle
         if not delay_seconds:
             return self._in_flight.make_visible(receipt, 0)

@@ -11,8 +11,8 @@ import pytest
 from holdfast.errors import QueueUnavailable
 from holdfast.queue.message import QueueMessage
 from holdfast.queues.files import FilesystemQueue, FsOps
-from holdfast.queues.files.names import hash_id
-from holdfast.queues.files.record_check import MIN_INTERVAL_SECONDS
+from holdfast.queues.files.housekeeping import MIN_INTERVAL_SECONDS
+from holdfast.queues.files.layout import hash_id
 from support.files import audit
 from support.files.foreign_files import KINDS, outside_of, snapshot
 from support.files.queue_folder import LEASE, Ground, Queue, drain, get_key, make_message

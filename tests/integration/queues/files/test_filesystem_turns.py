@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import QueueUnavailable
-from holdfast.queues.files.names import hash_id
+from holdfast.queues.files.layout import hash_id
 from support.files import audit
 from support.files.crash import end_with_parent, run_in_child
 from support.files.queue_folder import LEASE, Ground, Queue, make_clock, make_message
