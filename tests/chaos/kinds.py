@@ -10,7 +10,7 @@ from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.lease.lease import Lease
 from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import AnyMessage
-from holdfast.queues.files import FilesystemQueue, names
+from holdfast.queues.files import FilesystemQueue, layout
 from holdfast.queues.sqlite.queue import SQLiteQueue
 from support.files import audit
 from support.sqlite.queue_file import find_faults
@@ -73,7 +73,7 @@ class Files:
         return key
 
     def get_mark(self, message_id: str) -> str:
-        return names.hash_id(message_id)[:8]
+        return layout.hash_id(message_id)[:8]
 
     def list_ends(self, root: Path) -> list[End]:
         return [

@@ -321,21 +321,31 @@ class QueueManager(ABC, Generic[M]):
     # -- admitting: the only place that decides which messages a handler may get
 
     def _admit_all(self, deliveries: Sequence[Delivery]) -> list[M]:
-        messages = []
+        """Return the messages that handlers may get.
+
+        If one can be neither delivered nor settled, it comes back when its lease ends. The
+        error is raised only if there are no other messages, which must not be affected.
+        """
+        messages: list[M] = []
+        fault: HoldfastError | None = None
         for delivery in deliveries:
-            message = self._admit(delivery, self.max_attempts)
+            try:
+                message = self._admit(delivery, self.max_attempts)
+            except HoldfastError as error:
+                fault = error
+                continue
             if message is SettleResult.DEAD_LETTERED:
                 self._count_dead_letter()
             elif not isinstance(message, SettleResult):
                 messages.append(message)
+        if fault is not None:
+            if not messages:
+                raise fault
+            self.events.emit(ev.PollFailed(self.name, str(fault)))
         return messages
 
     def _admit(self, delivery: Delivery, max_attempts: float) -> M | SettleResult:
-        """Return the message with its lease, or how it was settled instead.
-
-        An error is only reported as an event, because one bad message must not affect the
-        others that were claimed with it. Such a message comes back when its lease ends.
-        """
+        """Return the message with its lease, or how it was settled instead."""
         verdict = self._admission.decide(delivery, max_attempts)
         if isinstance(verdict, PutBack | Rejected):
             return self._refuse(delivery, verdict)
@@ -349,26 +359,19 @@ class QueueManager(ABC, Generic[M]):
         is_charged = isinstance(verdict, Rejected) and not verdict.is_exhausted
         attempt = delivery.attempt if is_charged else delivery.attempt - 1
         lease = self._make_lease(delivery, verdict.message_id, attempt)
-        try:
-            if isinstance(verdict, PutBack):
-                self._release(lease, NEWER_SCHEMA_DELAY_SECONDS)
-                event: ev.Event = ev.SchemaTooNew(
-                    self.name, lease.message_id, delivery.attempt, verdict.version
-                )
-                result = SettleResult.GIVEN_BACK
-            else:
-                why = self._explain_exhausted(delivery) if verdict.is_exhausted else ""
-                if self._dead_letter(lease, verdict.reason + why, None) is not None:
-                    return SettleResult.ABANDONED
-                event = ev.DeadLettered(
-                    self.name, lease.message_id, attempt, reason=verdict.log_reason
-                )
-                result = SettleResult.DEAD_LETTERED
-        except HoldfastError as error:
-            self.events.emit(ev.PollFailed(self.name, str(error)))
+        if isinstance(verdict, PutBack):
+            self._release(lease, NEWER_SCHEMA_DELAY_SECONDS)
+            self.events.emit(
+                ev.SchemaTooNew(self.name, lease.message_id, delivery.attempt, verdict.version)
+            )
+            return SettleResult.GIVEN_BACK
+        why = self._explain_exhausted(delivery) if verdict.is_exhausted else ""
+        if self._dead_letter(lease, verdict.reason + why, None) is not None:
             return SettleResult.ABANDONED
-        self.events.emit(event)
-        return result
+        self.events.emit(
+            ev.DeadLettered(self.name, lease.message_id, attempt, reason=verdict.log_reason)
+        )
+        return SettleResult.DEAD_LETTERED
 
     def _make_lease(self, delivery: Delivery, message_id: str, attempt: int) -> Lease:
         claimed_at, held = delivery.claimed_at, self.max_hold_seconds

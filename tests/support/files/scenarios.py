@@ -283,5 +283,5 @@ SCENARIOS = (
         {A: delivered(2)},
         checkpoint={"page": 2},
     ),
-    Scenario("sweep", dead, lambda q, _: q.sweep(0), {A: DEAD}, {A: DEAD}, DEDUPE),
+    Scenario("sweep", dead, lambda q, _: q.operator.sweep(0), {A: DEAD}, {A: DEAD}, DEDUPE),
 )

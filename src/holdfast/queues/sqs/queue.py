@@ -278,11 +278,18 @@ class SQSQueue(QueueManager[M]):
         # as that one, so its count says nothing about its own attempts.
         limit = inf if self.fifo else self.max_attempts
         return [
-            self._admit(self._make_delivery(receipt, adopted[receipt]), limit)
+            self._adopt(self._make_delivery(receipt, adopted[receipt]), limit)
             if receipt in adopted
             else SettleResult.ABANDONED
             for receipt in receipts
         ]
+
+    def _adopt(self, delivery: Delivery, max_attempts: float) -> M | SettleResult:
+        try:
+            return self._admit(delivery, max_attempts)
+        except HoldfastError as error:
+            self.events.emit(ev.PollFailed(self.name, str(error)))
+            return SettleResult.ABANDONED
 
     # -- renewing
 
