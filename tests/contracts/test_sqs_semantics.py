@@ -54,7 +54,6 @@ class Behaviour:
     refuses_empty_renewals: bool = True
     refuses_many_renewals: bool = True
     leaves_out_empty_lists: bool = True
-    cools_down_names: bool = True
     moves_dead_letters_back: bool = True
 
 
@@ -75,7 +74,6 @@ MOTO = Behaviour(
     refuses_empty_renewals=False,
     refuses_many_renewals=False,
     leaves_out_empty_lists=False,
-    cools_down_names=False,
     moves_dead_letters_back=False,
 )
 
@@ -134,19 +132,6 @@ def test_a_response_has_the_checksum_of_the_body(client: Any, url: str) -> None:
     assert send(client, url, "grüße")["MD5OfMessageBody"] == checksum
     (message,) = receive(client, url)
     assert (message["Body"], message["MD5OfBody"]) == ("grüße", checksum)
-
-
-def test_attributes_have_one_checksum_everywhere(client: Any, url: str) -> None:
-    attributes = {
-        "when": {"DataType": "Number", "StringValue": "1614717034367"},
-        "raw": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
-        "who": {"DataType": "String.name", "StringValue": "Zoë"},
-    }
-    sent = send(client, url, MessageAttributes=attributes)
-    assert sent["MD5OfMessageAttributes"] == "1efab8cfdb2a12d221f6fc3ac77b7125"
-    (message,) = receive(client, url, MessageAttributeNames=["All"])
-    assert message["MessageAttributes"] == attributes
-    assert message["MD5OfMessageAttributes"] == sent["MD5OfMessageAttributes"]
 
 
 @pytest.mark.parametrize(
@@ -595,22 +580,6 @@ def test_purging_removes_all_messages(client: Any, url: str) -> None:
     receive_handle(client, url)
     client.purge_queue(QueueUrl=url)
     assert count_messages(client, url) == (0, 0, 0)
-
-
-def test_a_queue_is_purged_once_a_minute(ground: Ground, client: Any, url: str) -> None:
-    client.purge_queue(QueueUrl=url)
-    ground.advance(59)
-    assert get_refusal(client.purge_queue, QueueUrl=url) == "PurgeQueueInProgress"
-    ground.advance(1)
-    assert get_refusal(client.purge_queue, QueueUrl=url) == ""
-
-
-def test_the_name_of_a_deleted_queue_needs_a_minute(
-    ground: Ground, client: Any, url: str
-) -> None:
-    client.delete_queue(QueueUrl=url)
-    code = get_refusal(create_queue, client)
-    assert code == ("QueueDeletedRecently" if ground.behaviour.cools_down_names else "")
 
 
 def test_attributes_change_what_comes_after(ground: Ground, client: Any, url: str) -> None:

@@ -260,12 +260,6 @@ def test_system_attributes_are_given_when_asked_for(
     assert "Attributes" not in message
 
 
-def test_the_checksum_of_attributes_is_the_one_aws_gives(client: Client, url: str) -> None:
-    attributes = {"MyAttribute": {"DataType": "String", "StringValue": "foobar"}}
-    sent = send(client, url, MessageAttributes=attributes)
-    assert sent["MD5OfMessageAttributes"] == "adb59cd4678ea5a855436b949cd07ab6"
-
-
 def test_stepping_the_wall_clock_moves_no_visibility(
     client: Client, url: str, manual_clock: ManualClock
 ) -> None:
@@ -308,33 +302,6 @@ def test_a_queue_with_invalid_settings_is_refused(
     client: Client, name: str, attributes: dict[str, str], code: str
 ) -> None:
     assert get_error_code(client.create_queue, QueueName=name, Attributes=attributes) == code
-
-
-def test_a_name_is_free_again_a_minute_after_its_queue_is_deleted(
-    client: Client, url: str, manual_clock: ManualClock
-) -> None:
-    send(client, url)
-    client.delete_queue(QueueUrl=url)
-    manual_clock.advance(59)
-    assert get_error_code(create_queue, client) == "AWS.SimpleQueueService.QueueDeletedRecently"
-    manual_clock.advance(1)
-    assert count_messages(client, create_queue(client)) == (0, 0, 0)
-
-
-def test_a_queue_is_purged_once_a_minute(
-    client: Client, url: str, manual_clock: ManualClock
-) -> None:
-    send(client, url)
-    send(client, url)
-    handle = receive_handle(client, url)
-    client.purge_queue(QueueUrl=url)
-    assert count_messages(client, url) == (0, 0, 0)
-    delete(client, url, handle)
-    with pytest.raises(ClientError) as caught:
-        client.purge_queue(QueueUrl=url)
-    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403
-    manual_clock.advance(60)
-    client.purge_queue(QueueUrl=url)
 
 
 def test_the_queues_attributes_are_those_of_aws(client: Client, url: str) -> None:
