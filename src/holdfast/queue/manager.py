@@ -42,6 +42,7 @@ from holdfast.queue.admission import (
 )
 from holdfast.queue.event_log import LoggedEvents
 from holdfast.queue.message import (
+    MAX_BYTES,
     AnyMessage,
     M,
     Message,
@@ -83,15 +84,28 @@ R = TypeVar("R")
 
 def encode_result(result: Any) -> bytes:
     """Encode a result. Raises MalformedMessage if it is not JSON data, and MessageTooLarge."""
+    text = _dump(result, "the result cannot be written as JSON", ensure_ascii=False)
+    return _check_size("result", text, MAX_RESULT_BYTES, "return")
+
+
+def encode_checkpoint(checkpoint: Any) -> bytes:
+    """Encode a checkpoint. Raises MalformedMessage and MessageTooLarge as for a result."""
+    text = _dump(checkpoint, "a checkpoint must be plain JSON data")
+    return _check_size("checkpoint", text, MAX_BYTES, "save")
+
+
+def _dump(value: Any, problem: str, **options: Any) -> bytes:
     try:
-        text = json.dumps(result, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        encoded = text.encode()
+        return json.dumps(value, allow_nan=False, separators=(",", ":"), **options).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise MalformedMessage(f"the result cannot be written as JSON: {error}") from None
-    if len(encoded) > MAX_RESULT_BYTES:
+        raise MalformedMessage(f"{problem}: {error}") from None
+
+
+def _check_size(name: str, encoded: bytes, max_bytes: int, verb: str) -> bytes:
+    if len(encoded) > max_bytes:
         raise MessageTooLarge(
-            f"the result is {len(encoded):,} bytes, the limit is {MAX_RESULT_BYTES:,}: store "
-            "it elsewhere and return its address"
+            f"the {name} is {len(encoded):,} bytes, the limit is {max_bytes:,}: store it "
+            f"elsewhere and {verb} its address"
         )
     return encoded
 

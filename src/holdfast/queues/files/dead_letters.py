@@ -16,7 +16,7 @@ from holdfast.queues.files.directory import QueueDirectory
 from holdfast.queues.files.layout import TaskName
 from holdfast.queues.files.producer import Producer
 from holdfast.queues.files.server_clock import ServerClock
-from holdfast.queues.files.task_notes import AttemptHistory, Checkpoints
+from holdfast.queues.files.task_notes import TaskNotes
 
 _MAX_LEASE_MS = int(MAX_SECONDS * 1000)
 
@@ -28,13 +28,12 @@ class DeadLetterFolder:
         self,
         directory: QueueDirectory,
         producer: Producer,
-        history: AttemptHistory,
-        checkpoints: Checkpoints,
+        notes: TaskNotes,
         dedupe: DedupeIndex,
         server_clock: ServerClock,
     ) -> None:
-        self._directory, self._producer, self._history = directory, producer, history
-        self._checkpoints, self._dedupe, self._server_clock = checkpoints, dedupe, server_clock
+        self._directory, self._producer, self._notes = directory, producer, notes
+        self._dedupe, self._server_clock = dedupe, server_clock
 
     def add(
         self,
@@ -66,7 +65,7 @@ class DeadLetterFolder:
             lambda target: self._directory.rename(path, target, target_is_unique=False),
         )
         if moved:
-            self._add_history(task, "cancelled", CANCELLED, worker_id)
+            self._notes.add_attempt(task, "cancelled", worker_id, CANCELLED)
         return moved
 
     def _add(
@@ -189,7 +188,7 @@ class DeadLetterFolder:
         if not moved:
             return False
         self._remove_reason(task)
-        self._add_history(task, "redriven", "redriven by an operator")
+        self._notes.add_attempt(task, "redriven", "", "redriven by an operator")
         return True
 
     def _compute_held_ms(self, task: TaskName) -> int:
@@ -202,13 +201,6 @@ class DeadLetterFolder:
                 left_ms = at_ms + lease_ms - self._server_clock.read_wall_ms()
                 return max(0, min(lease_ms, left_ms))
         return 0
-
-    def _add_history(
-        self, task: TaskName, outcome: str, reason: str, worker_id: str = ""
-    ) -> None:
-        now = to_utc(self._server_clock.read_wall_ms() / 1000)
-        with suppress(OSError):  # the task has moved, even if its history cannot be written
-            self._history.add(task, outcome, at=now, worker_id=worker_id, reason=reason)
 
     def drop(self, task: TaskName, message_id: str) -> bool:
         """Remove a dead letter with its reason, history and checkpoints.
@@ -225,8 +217,8 @@ class DeadLetterFolder:
             return False
         self._dedupe.remove_marks(task.key)
         self._remove_reason(task)
-        self._history.forget(task.key)
-        self._checkpoints.forget(task.key)
+        self._notes.forget_attempts(task.key)
+        self._notes.forget_checkpoints(task.key)
         return True
 
     def _move_back(self, task: TaskName, target: str) -> bool:

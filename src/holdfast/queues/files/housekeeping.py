@@ -14,7 +14,7 @@ from holdfast.queues.files import layout
 from holdfast.queues.files.dedupe import LISTING_PASSES, DedupeIndex, WaitBudget
 from holdfast.queues.files.directory import QueueDirectory, is_folder
 from holdfast.queues.files.server_clock import ServerClock
-from holdfast.queues.files.task_notes import AttemptHistory, Checkpoints
+from holdfast.queues.files.task_notes import TaskNotes
 
 # A file in tmp/ may belong to a push that is only slow. After an hour it is a leftover.
 SWEEP_SECONDS = 3600.0
@@ -132,19 +132,18 @@ class Housekeeping:
         self,
         directory: QueueDirectory,
         server_clock: ServerClock,
-        history: AttemptHistory,
-        checkpoints: Checkpoints,
+        notes: TaskNotes,
         dedupe: DedupeIndex,
         record_check: RecordCheck,
     ) -> None:
         self._directory, self._server_clock = directory, server_clock
-        self._history, self._checkpoints = history, checkpoints
+        self._notes = notes
         self._dedupe, self._record_check = dedupe, record_check
 
     def purge(self, older_than_seconds: float, budget: WaitBudget) -> int:
         """Remove completed tasks older than that, with their history; return how many."""
         cutoff_ms = self._server_clock.read_wall_ms() - int(older_than_seconds * 1000)
-        records, saved = self._dedupe.group_by_tail(), self._checkpoints.list_keys()
+        records, saved = self._dedupe.group_by_tail(), self._notes.list_checkpointed()
         purged = 0
         for hour in sorted(filter(layout.HOUR.fullmatch, self._directory.list("completed"))):
             purged += self._purge_hour(f"completed/{hour}", cutoff_ms, records, saved, budget)
@@ -163,7 +162,7 @@ class Housekeeping:
         for match in filter(None, map(layout.COMPLETED.fullmatch, listed)):
             if int(match["done_ms"]) <= cutoff_ms:
                 if match["key"] in saved:  # the ack was killed before it removed them
-                    self._checkpoints.forget(match["key"])
+                    self._notes.forget_checkpoints(match["key"])
                 path = f"{folder}/{match[0]}"
                 purged += self._remove_push(match["key"], path, records, budget)
         if purged:
@@ -180,11 +179,11 @@ class Housekeeping:
                 remove = partial(self._withdraw, id_hash, key, path)
                 return self._dedupe.run_locked(id_hash, budget, remove)
         # Remove its history first: without the task it would never be found again.
-        self._history.forget(key)
+        self._notes.forget_attempts(key)
         return self._directory.remove(path)
 
     def _withdraw(self, id_hash: str, key: str, path: str) -> int:
-        self._history.forget(key)
+        self._notes.forget_attempts(key)
         return self._dedupe.withdraw(id_hash, key, path)
 
     def sweep(self, older_than_seconds: float, budget: WaitBudget) -> int:

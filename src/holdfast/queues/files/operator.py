@@ -26,7 +26,7 @@ from holdfast.queues.files.housekeeping import SWEEP_SECONDS, Housekeeping
 from holdfast.queues.files.layout import TaskName
 from holdfast.queues.files.segments import is_due_when_pushed
 from holdfast.queues.files.server_clock import ServerClock
-from holdfast.queues.files.task_notes import AttemptHistory, Checkpoints
+from holdfast.queues.files.task_notes import TaskNotes
 from holdfast.queues.files.workers import WorkerRegistry
 
 _PATTERNS = {
@@ -127,14 +127,13 @@ class FilesOperator(QueueOperator):
         directory: QueueDirectory,
         server_clock: ServerClock,
         workers: WorkerRegistry,
-        history: AttemptHistory,
-        checkpoints: Checkpoints,
+        notes: TaskNotes,
         dead_letters: DeadLetterFolder,
         housekeeping: Housekeeping,
     ) -> None:
         super().__init__(name, capabilities)
         self._directory, self._server_clock, self._workers = directory, server_clock, workers
-        self._history, self._checkpoints = history, checkpoints
+        self._notes = notes
         self._dead_letters, self._housekeeping = dead_letters, housekeeping
         self._files = TaskFiles(directory, server_clock, workers)
 
@@ -241,7 +240,7 @@ class FilesOperator(QueueOperator):
             due_at=self._read_due_at(path, match) if state is MessageState.PENDING else None,
             holder=self._read_holder(path, match) if state is MessageState.LEASED else None,
             reason=self._read_reason(task) if state is MessageState.FAILED else None,
-            past=self._history.read(task.key) if deep else (),
+            past=self._notes.read_attempts(task.key) if deep else (),
             checkpoint=self._read_checkpoint(task) if deep else None,
             body=body,
         )
@@ -257,7 +256,7 @@ class FilesOperator(QueueOperator):
 
     def _read_checkpoint(self, task: TaskName) -> Any:
         """Return the newest checkpoint, or None if it is nested too deeply to be shown."""
-        checkpoint = self._checkpoints.load_newest_before(task._replace(fence=task.fence + 1))
+        checkpoint = self._notes.load_checkpoint_before(task._replace(fence=task.fence + 1))
         return None if is_deep([checkpoint]) else checkpoint
 
     def _read_holder(self, path: str, match: re.Match[str]) -> Holder:

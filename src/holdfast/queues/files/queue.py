@@ -35,7 +35,12 @@ from holdfast.lease import after_fork
 from holdfast.lease.clock import to_utc
 from holdfast.lease.lease import RENEWED, Lease, Refused, Renewal, Unanswered
 from holdfast.queue.admission import Delivery
-from holdfast.queue.manager import QueueKeywords, QueueManager, QueueStats
+from holdfast.queue.manager import (
+    QueueKeywords,
+    QueueManager,
+    QueueStats,
+    encode_checkpoint,
+)
 from holdfast.queue.message import (
     AnyMessage,
     M,
@@ -59,7 +64,7 @@ from holdfast.queues.files.layout import MAX_FENCE, TaskName
 from holdfast.queues.files.operator import FilesOperator
 from holdfast.queues.files.producer import OutgoingTask, Producer
 from holdfast.queues.files.server_clock import ServerClock
-from holdfast.queues.files.task_notes import AttemptHistory, Checkpoints
+from holdfast.queues.files.task_notes import TaskNotes
 from holdfast.queues.files.workers import WorkerRegistry
 from holdfast.store.file_modes import MODES, Access
 
@@ -113,8 +118,7 @@ class FilesystemQueue(QueueManager[M]):
         )
         self._server_clock = ServerClock(self._directory, self.clock)
         self._workers = WorkerRegistry(self._directory, self._server_clock)
-        self._history = AttemptHistory(self._directory)
-        self._checkpoints = Checkpoints(self._directory)
+        self._notes = TaskNotes(self._directory, self._server_clock)
         self._dedupe = DedupeIndex(self._directory)
         self._build_process_state()
         after_fork.run_after_fork(self, FilesystemQueue._build_process_state)
@@ -129,20 +133,10 @@ class FilesystemQueue(QueueManager[M]):
         self._claim_lock = Lock()
         self._completed = (-1, "")  # the second of the last check, and the hour's folder
         self._dead_letters = DeadLetterFolder(
-            self._directory,
-            self._producer,
-            self._history,
-            self._checkpoints,
-            self._dedupe,
-            self._server_clock,
+            self._directory, self._producer, self._notes, self._dedupe, self._server_clock
         )
         self._housekeeping = Housekeeping(
-            self._directory,
-            self._server_clock,
-            self._history,
-            self._checkpoints,
-            self._dedupe,
-            record_check,
+            self._directory, self._server_clock, self._notes, self._dedupe, record_check
         )
         self.operator: FilesOperator = FilesOperator(
             self.name,
@@ -150,8 +144,7 @@ class FilesystemQueue(QueueManager[M]):
             self._directory,
             self._server_clock,
             self._workers,
-            self._history,
-            self._checkpoints,
+            self._notes,
             self._dead_letters,
             self._housekeeping,
         )
@@ -242,7 +235,7 @@ class FilesystemQueue(QueueManager[M]):
             earlier_worker = self._workers.get_worker_id(token)
             earlier = TaskName(task.key, task.fence - 1, task.refunds)
             reason = "its lease ran out: the worker died or froze"
-            self._add_history(earlier, "lost", token, reason)
+            self._notes.add_attempt(earlier, "lost", earlier_worker, reason)
         if self.tracing is not None:
             headers = unpack_headers(self._directory.read_headers(claim.path))
         return Delivery(
@@ -258,7 +251,7 @@ class FilesystemQueue(QueueManager[M]):
         )
 
     def _explain_exhausted(self, delivery: Delivery) -> str:
-        past = self._history.read(delivery.handle.task.key)
+        past = self._notes.read_attempts(delivery.handle.task.key)
         return f"; the last: {past[-1].reason}" if past else ""
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
@@ -296,7 +289,7 @@ class FilesystemQueue(QueueManager[M]):
                 lost = claim.settle(self._directory, f"{folder}/{claim.name}~{now_ms}.json")
                 if lost is None and (claim.saved or lease.fence > 1):
                     with suppress(OSError):  # it is completed; a purge removes what is left
-                        self._checkpoints.forget(claim.task.key)
+                        self._notes.forget_checkpoints(claim.task.key)
                 results.append(lost)
             if self._durable:
                 parents = {os.path.dirname(lease.handle.path) for lease in leases}
@@ -321,23 +314,6 @@ class FilesystemQueue(QueueManager[M]):
             self._producer.sync_parent(claim.path)
         return lost
 
-    def _add_history(
-        self, task: TaskName, outcome: str, worker: str, reason: str, detail: str | None = None
-    ) -> None:
-        """Add a line to the history, if possible.
-
-        The history is only for operators, so a full disk must not undo a settlement.
-        """
-        with suppress(OSError):
-            self._history.add(
-                task,
-                outcome,
-                at=to_utc(self._server_clock.read_wall_ms() / 1000),
-                worker_id=self._workers.get_worker_id(worker),
-                reason=reason,
-                detail=detail,
-            )
-
     def _nack(
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
     ) -> LeaseLost | None:
@@ -345,7 +321,8 @@ class FilesystemQueue(QueueManager[M]):
         with self._directory.translate_errors():
             lost = self._put_back(claim, claim.task, delay_seconds)
         if lost is None:
-            self._add_history(claim.task, "retried", claim.worker, reason, detail)
+            worker_id = self._workers.get_worker_id(claim.worker)
+            self._notes.add_attempt(claim.task, "retried", worker_id, reason, detail)
         return lost
 
     def _release(self, lease: Lease, delay_seconds: float = 0.0) -> LeaseLost | None:
@@ -360,24 +337,25 @@ class FilesystemQueue(QueueManager[M]):
             worker_id = self._workers.get_worker_id(claim.worker)
             lost = self._dead_letters.add(claim, lease.message_id, reason, detail, worker_id)
         if lost is None:
-            self._add_history(claim.task, "dead-lettered", claim.worker, reason, detail)
+            self._notes.add_attempt(claim.task, "dead-lettered", worker_id, reason, detail)
         return lost
 
     # -- checkpoints
 
     def _save_checkpoint(self, lease: Lease, checkpoint: Any) -> None:
         claim: Claim = lease.handle
+        body = encode_checkpoint(checkpoint)
         with self._directory.translate_errors():
             with claim.lock:
                 if not self._directory.exists(claim.path):
                     lease.lose(TAKEN_AWAY)
                     raise make_lease_lost()
                 claim.saved = True
-            self._checkpoints.save(claim.task, checkpoint)
+            self._notes.save_checkpoint(claim.task, body)
 
     def load_checkpoint(self, message: M) -> Any:
         with self._directory.translate_errors():
-            return self._checkpoints.load_newest_before(get_lease(message).handle.task)
+            return self._notes.load_checkpoint_before(get_lease(message).handle.task)
 
     # -- for operators
 

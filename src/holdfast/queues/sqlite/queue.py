@@ -13,7 +13,6 @@ A claim raises `claims`, and every other transition demands the value of its own
 stale holder changes nothing. What operators do is in operator.py.
 """
 
-import json
 import os
 import socket
 from collections.abc import Iterable, Sequence
@@ -25,8 +24,6 @@ from typing import Any, Unpack
 
 from holdfast.errors import (
     LeaseLost,
-    MalformedMessage,
-    MessageTooLarge,
     QueueNotFound,
     QueueUnavailable,
 )
@@ -34,9 +31,13 @@ from holdfast.lease import after_fork
 from holdfast.lease.clock import Clock
 from holdfast.lease.lease import RENEWED, Lease, Refused, Renewal
 from holdfast.queue.admission import Delivery
-from holdfast.queue.manager import QueueKeywords, QueueManager, QueueStats
+from holdfast.queue.manager import (
+    QueueKeywords,
+    QueueManager,
+    QueueStats,
+    encode_checkpoint,
+)
 from holdfast.queue.message import (
-    MAX_BYTES,
     AnyMessage,
     M,
     get_lease,
@@ -498,15 +499,7 @@ class SQLiteQueue(QueueManager[M]):
     # -- checkpoints
 
     def _save_checkpoint(self, lease: Lease, checkpoint: Any) -> None:
-        try:
-            value = json.dumps(checkpoint, allow_nan=False).encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise MalformedMessage(f"a checkpoint must be plain JSON data: {error}") from None
-        if len(value) > MAX_BYTES:
-            raise MessageTooLarge(
-                f"the checkpoint is {len(value):,} bytes, the limit is {MAX_BYTES:,}: store it "
-                "elsewhere and save its address"
-            )
+        value = encode_checkpoint(checkpoint)
         self._checkpointed.add(lease.handle)
         saved, _ = self._database.execute(_SAVE_CHECKPOINT, (value, *self._held(lease)))
         _require_held(lease, saved)
