@@ -21,7 +21,6 @@ SLOW_FILES = frozenset(
         "filesystem_machine",
         "first_hour",
         "handlers_page",
-        "rename_protocol",
         "scale_validation",
         "sqlite_queue_faults",
         "sqs_soak",
