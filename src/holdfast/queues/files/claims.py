@@ -1,6 +1,7 @@
 """Claiming: take the next task that is due, or take over one whose lease has ended."""
 
 import re
+from dataclasses import dataclass, field
 from math import ceil
 from random import Random
 from threading import Lock
@@ -20,41 +21,21 @@ MAX_SCAN_INTERVAL_SECONDS = 0.5
 TAKEN_AWAY = "another worker took the message over, or an operator cancelled it"
 
 
+@dataclass(slots=True, eq=False)
 class Claim:
     """The receipt of a claim: the path that the claimed task has now."""
 
-    __slots__ = (
-        "claimed_ms",
-        "closed",
-        "lock",
-        "name",
-        "path",
-        "saved",
-        "taken_over_from",
-        "task",
-        "worker",
-    )
-
-    def __init__(
-        self,
-        task: TaskName,
-        worker: str,
-        name: str,
-        path: str,
-        claimed_ms: int,
-        taken_over_from: str | None,
-    ) -> None:
-        self.task = task
-        self.worker = worker
-        self.name = name  # of the task and its worker, the part that no renewal changes
-        self.path = path
-        self.claimed_ms = claimed_ms
-        self.taken_over_from = taken_over_from
-        # A renewal changes the path. A thread that settles must not read the path in the
-        # middle of that: it would take its own renewal for a takeover.
-        self.lock = Lock()
-        self.closed = False
-        self.saved = False  # whether this attempt saved a checkpoint
+    task: TaskName
+    worker: str
+    name: str  # of the task and its worker, the part that no renewal changes
+    path: str
+    claimed_ms: int
+    taken_over_from: str | None
+    # A renewal changes the path. A thread that settles must not read the path in the middle of
+    # that: it would take its own renewal for a takeover.
+    lock: Lock = field(default_factory=Lock)
+    closed: bool = False
+    saved: bool = False  # whether this attempt saved a checkpoint
 
     def renew(self, directory: QueueDirectory, asked_ms: int, lease_ms: int) -> bool:
         """Let the lease count from `asked_ms`; return False if the task was taken over."""
