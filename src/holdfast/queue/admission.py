@@ -9,7 +9,7 @@ queue's own transitions.
 """
 
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.errors import MalformedMessage, NewerSchema
 from holdfast.queue.message import Headers, M, MessageCodec
@@ -58,31 +58,27 @@ class Rejected:
     is_exhausted: bool = False
 
 
-class Admission(Generic[M]):
-    """Decides about deliveries of one type of messages."""
+def decide(
+    delivery: Delivery, codec: MessageCodec[M], max_attempts: float
+) -> M | PutBack | Rejected:
+    """Return the message of a delivery, or why no handler may get it.
 
-    def __init__(self, codec: MessageCodec[M]) -> None:
-        self._codec = codec
-
-    def decide(self, delivery: Delivery, max_attempts: float) -> M | PutBack | Rejected:
-        """Return the message of a delivery, or why no handler may get it.
-
-        The body is decoded before the attempts are checked, because the claims of a queue that
-        cannot refund them may have been spent waiting for this code.
-        """
-        if delivery.problem is not None:
-            return Rejected(delivery.message_id, delivery.problem, delivery.problem)
-        try:
-            message = self._codec.decode(delivery.body)
-        except NewerSchema as error:
-            return PutBack(error.message_id or delivery.message_id, error.version)
-        except MalformedMessage as error:
-            message_id = error.message_id or delivery.message_id
-            return Rejected(message_id, f"malformed: {error}", "malformed")
-        if "id" not in message.__pydantic_fields_set__:
-            # Another program sent it. A generated id would change with every delivery.
-            message.__dict__["id"] = delivery.message_id
-        if delivery.attempt > max_attempts:
-            reason = f"gave up after {delivery.attempt - 1} attempts"
-            return Rejected(message.id, reason, reason, is_exhausted=True)
-        return message
+    The body is decoded before the attempts are checked, because the claims of a queue that
+    cannot refund them may have been spent waiting for this code.
+    """
+    if delivery.problem is not None:
+        return Rejected(delivery.message_id, delivery.problem, delivery.problem)
+    try:
+        message = codec.decode(delivery.body)
+    except NewerSchema as error:
+        return PutBack(error.message_id or delivery.message_id, error.version)
+    except MalformedMessage as error:
+        message_id = error.message_id or delivery.message_id
+        return Rejected(message_id, f"malformed: {error}", "malformed")
+    if "id" not in message.__pydantic_fields_set__:
+        # Another program sent it. A generated id would change with every delivery.
+        message.__dict__["id"] = delivery.message_id
+    if delivery.attempt > max_attempts:
+        reason = f"gave up after {delivery.attempt - 1} attempts"
+        return Rejected(message.id, reason, reason, is_exhausted=True)
+    return message

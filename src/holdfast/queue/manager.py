@@ -35,10 +35,10 @@ from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.lease.lease import RELEASED, Lease, Renewal, Unanswered
 from holdfast.queue.admission import (
     NEWER_SCHEMA_DELAY_SECONDS,
-    Admission,
     Delivery,
     PutBack,
     Rejected,
+    decide,
 )
 from holdfast.queue.event_log import LoggedEvents
 from holdfast.queue.message import (
@@ -226,7 +226,6 @@ class QueueManager(ABC, Generic[M]):
         self.operator = QueueOperator(name, self.capabilities)
         self.model = model
         self._codec: MessageCodec[M] = MessageCodec(model)
-        self._admission = Admission(self._codec)
         self.lease_seconds = lease_seconds
         self.max_attempts = max_attempts
         self.backoff = backoff
@@ -360,7 +359,7 @@ class QueueManager(ABC, Generic[M]):
 
     def _admit(self, delivery: Delivery, max_attempts: float) -> M | SettleResult:
         """Return the message with its lease, or how it was settled instead."""
-        verdict = self._admission.decide(delivery, max_attempts)
+        verdict = decide(delivery, self._codec, max_attempts)
         if isinstance(verdict, PutBack | Rejected):
             return self._refuse(delivery, verdict)
         lease = self._make_lease(delivery, verdict.id, delivery.attempt)

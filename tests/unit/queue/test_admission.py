@@ -7,7 +7,7 @@ from pydantic import field_validator
 
 from holdfast.errors import NotLeased, QueueUnavailable
 from holdfast.events import Events, PollFailed
-from holdfast.queue.admission import Admission, Delivery, PutBack, Rejected
+from holdfast.queue.admission import Delivery, PutBack, Rejected, decide
 from holdfast.queue.message import AnyMessage, MessageCodec, QueueMessage
 from holdfast.testing import ManualClock, MemoryQueue
 from holdfast.testing.contracts.queue.support import SETTLE, VERBS
@@ -24,18 +24,18 @@ class Order(QueueMessage):
         return {"good": "good"}[kind]  # a KeyError is none of pydantic's errors
 
 
-def decide(body: bytes, attempt: int = 1, problem: str | None = None) -> Any:
+def admit(body: bytes, attempt: int = 1, problem: str | None = None) -> Any:
     delivery = Delivery("handle", "key", body, attempt, 9, 0.0, problem=problem)
-    return Admission(MessageCodec(Order)).decide(delivery, max_attempts=3)
+    return decide(delivery, MessageCodec(Order), max_attempts=3)
 
 
 def test_a_message_is_admitted_up_to_its_last_attempt() -> None:
-    order = decide(b'{"id": "a"}', attempt=3)
+    order = admit(b'{"id": "a"}', attempt=3)
     assert (type(order), order.id) == (Order, "a")
 
 
 def test_a_message_without_an_id_keeps_the_one_that_the_queue_gives_it() -> None:
-    assert decide(b"{}").id == decide(b"{}").id == "key"
+    assert admit(b"{}").id == admit(b"{}").id == "key"
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_message_without_an_id_keeps_the_one_that_the_queue_gives_it() -> None
 def test_other_messages_wait_or_are_rejected(
     body: bytes, attempt: int, problem: str | None, verdict: Any
 ) -> None:
-    decided = decide(body, attempt, problem)
+    decided = admit(body, attempt, problem)
     if isinstance(decided, Rejected):
         assert (decided.message_id, decided.log_reason) == verdict
         assert decided.reason.startswith(decided.log_reason)
