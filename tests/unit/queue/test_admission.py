@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import field_validator
 
-from holdfast.errors import NotLeased, QueueUnavailable
+from holdfast.errors import LeaseLost, NotLeased, QueueUnavailable
 from holdfast.events import Events, PollFailed
 from holdfast.queue.admission import Delivery, PutBack, Rejected, decide
 from holdfast.queue.message import AnyMessage, MessageCodec, QueueMessage
@@ -79,6 +79,19 @@ def test_a_message_that_cannot_be_rejected_does_not_affect_the_others() -> None:
     queue.inject(b"{")
     with pytest.raises(QueueUnavailable, match="the disk is full"):
         queue.poll(10)
+
+
+class TakenAway(MemoryQueue[Order]):
+    def _dead_letter(self, *_: Any) -> Any:
+        return LeaseLost("another worker took it over")
+
+
+def test_a_message_that_was_taken_over_meanwhile_is_not_reported_as_dead() -> None:
+    seen: list[Any] = []
+    queue = TakenAway(Order, events=Events(seen.append))
+    queue.inject(b"{")
+    assert queue.poll() == []
+    assert (seen, queue.dead_lettered_by_poll) == ([], 0)
 
 
 # -- settling: decided in QueueManager, so that no queue can do it in another way
