@@ -9,7 +9,7 @@ queue's own transitions.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, final
 
 from holdfast.errors import MalformedMessage, NewerSchema
 from holdfast.queue.message import Headers, M, MessageCodec
@@ -18,7 +18,8 @@ NEWER_SCHEMA_DELAY_SECONDS = 30.0
 """How long a message that is newer than the code waits for newer code."""
 
 
-class Delivery(NamedTuple):
+@dataclass(slots=True)
+class Delivery:
     """One claim of a message, as the queue knows it.
 
     `message_id` names a message whose body has no id. `claimed_at` is the monotonic time
@@ -36,6 +37,7 @@ class Delivery(NamedTuple):
     problem: str | None = None
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class PutBack:
     """The message waits for newer code. This claim is not charged as an attempt."""
@@ -44,6 +46,7 @@ class PutBack:
     version: int
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Rejected:
     """The message becomes a dead letter.

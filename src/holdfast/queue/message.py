@@ -159,9 +159,12 @@ def get_lease(message: QueueMessage) -> "Lease":
     return lease
 
 
+_set_lease = QueueMessage.__dict__["_lease"].__set__
+
+
 def attach_lease(message: QueueMessage, lease: "Lease") -> None:
     """Attach the lease and the attempt number to a polled message. Only queues call this."""
-    object.__setattr__(message, "_lease", lease)
+    _set_lease(message, lease)
     message.__dict__["attempts"] = lease.attempt
 
 

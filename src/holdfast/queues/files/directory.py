@@ -382,6 +382,11 @@ _REMEDIES = {
 }
 
 
+def to_holdfast_error(folder: Path, error: OSError | HoldfastError) -> HoldfastError:
+    """Return a Holdfast error unchanged, and an OSError as QueueUnavailable."""
+    return error if isinstance(error, HoldfastError) else to_queue_unavailable(folder, error)
+
+
 def to_queue_unavailable(folder: Path, error: OSError) -> HoldfastError:
     """Return one clear line, with its remedy, for an error of the filesystem."""
     template = _REMEDIES.get(error.errno or 0, "{text}")

@@ -57,7 +57,7 @@ from holdfast.queues.files.claims import (
 )
 from holdfast.queues.files.dead_letters import DeadLetterFolder
 from holdfast.queues.files.dedupe import DedupeIndex, WaitBudget
-from holdfast.queues.files.directory import to_queue_unavailable
+from holdfast.queues.files.directory import to_holdfast_error, to_queue_unavailable
 from holdfast.queues.files.fsops import FsOps
 from holdfast.queues.files.housekeeping import SWEEP_SECONDS, Housekeeping, RecordCheck
 from holdfast.queues.files.layout import MAX_FENCE, TaskName
@@ -193,10 +193,6 @@ class FilesystemQueue(QueueManager[M]):
     # -- consuming
 
     def _claim(self, limit: int) -> Sequence[Delivery]:
-        with self._directory.translate_errors():
-            return self._claim_tasks(limit)
-
-    def _claim_tasks(self, limit: int) -> Sequence[Delivery]:
         deliveries: list[Delivery] = []
         try:
             with self._claim_lock:
@@ -205,11 +201,11 @@ class FilesystemQueue(QueueManager[M]):
                     asked_at = self.clock.monotonic()
                     if (claim := claimer.claim_next(asked_at)) is None:
                         break
-                    with suppress(FileNotFoundError):  # it is gone
-                        deliveries.append(self._read(claim, asked_at))
-        except (OSError, HoldfastError):
+                    if (delivery := self._read(claim, asked_at)) is not None:
+                        deliveries.append(delivery)
+        except (OSError, HoldfastError) as error:
             if not deliveries:  # messages claimed before the error must still be returned
-                raise
+                raise to_holdfast_error(self.folder, error) from error
         return deliveries
 
     def _register(self) -> Claimer:
@@ -219,31 +215,33 @@ class FilesystemQueue(QueueManager[M]):
         )
         return claimer
 
-    def _read(self, claim: Claim, asked_at: float) -> Delivery:
-        """Read a claimed task. Raises FileNotFoundError."""
-        task, token = claim.task, claim.taken_over_from
+    def _read(self, claim: Claim, asked_at: float) -> Delivery | None:
+        """Read a claimed task. Returns None if it is gone."""
+        task = key, fence, refunds = claim.task
         body, problem, headers, earlier_worker = b"", None, None, None
         try:
             body = self._directory.read(claim.path, 2 * self._codec.max_bytes)
+        except FileNotFoundError:
+            return None
         except PermissionError:
             problem = "it cannot be read: correct its mode, then redrive it"
         except ValueError as error:
             problem = f"malformed: {error}"
-        if task.attempts < 1 or task.fence > MAX_FENCE:
+        if fence <= refunds or fence > MAX_FENCE:
             problem = layout.explain_impossible(task)
-        if token is not None:
-            earlier_worker = self._workers.get_worker_id(token)
-            earlier = TaskName(task.key, task.fence - 1, task.refunds)
+        if claim.taken_over_from is not None:
+            earlier_worker = self._workers.get_worker_id(claim.taken_over_from)
+            earlier = TaskName(key, fence - 1, refunds)
             reason = "its lease ran out: the worker died or froze"
             self._notes.add_attempt(earlier, "lost", earlier_worker, reason)
         if self.tracing is not None:
             headers = unpack_headers(self._directory.read_headers(claim.path))
         return Delivery(
             claim,
-            task.key,
+            key,
             body,
-            task.attempts,
-            task.fence,
+            fence - refunds,
+            fence,
             asked_at,
             earlier_worker,
             headers,

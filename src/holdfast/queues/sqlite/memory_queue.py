@@ -61,6 +61,7 @@ class MemoryQueue(SQLiteQueue[M]):
     ) -> None:
         clock = settings.get("clock", SYSTEM_CLOCK)
         self._machine_clock: Clock = shared_with._machine_clock if shared_with else clock
+        self._skips = isinstance(self._machine_clock, SkippingClock)
         self._leases: WeakSet[Lease] = shared_with._leases if shared_with else WeakSet()
         super().__init__(
             shared_with._database if shared_with else _make_database(),
@@ -84,7 +85,8 @@ class MemoryQueue(SQLiteQueue[M]):
 
     def _make_lease(self, delivery: Delivery, message_id: str, attempt: int) -> Lease:
         lease = super()._make_lease(delivery, message_id, attempt)
-        self._leases.add(lease)
+        if self._skips:
+            self._leases.add(lease)
         return lease
 
     # -- skipping the time until the next message is due

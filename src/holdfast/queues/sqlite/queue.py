@@ -248,26 +248,30 @@ class SQLiteQueue(QueueManager[M]):
 
     def _claim(self, limit: int) -> Sequence[Delivery]:
         asked_at = self.clock.monotonic()
-        return [self._make_delivery(row, asked_at) for row in self._claim_rows(limit)]
-
-    def _make_delivery(self, row: ClaimedRow, asked_at: float) -> Delivery:
-        message_no, claims, refunds, taken_from, message_id, body, headers = row
-        problem = from_worker = None
-        if claims - refunds < 1:  # it would have more attempts than allowed
-            problem = f"malformed: {claims} claims, {refunds} of them not charged"
-        if taken_from is not None:
-            from_worker = inspection.read_worker_id(self._database, taken_from)
-        return Delivery(
-            message_no,
-            message_id,
-            body,
-            claims - refunds,
-            claims,
-            asked_at,
-            from_worker,
-            None if headers is None else unpack_headers(headers),
-            problem,
-        )
+        deliveries: list[Delivery] = []
+        rows = self._claim_rows(limit)
+        for number, claims, refunds, taken_from, message_id, body, packed in rows:
+            problem = from_worker = headers = None
+            if claims <= refunds:  # it would have more attempts than allowed
+                problem = f"malformed: {claims} claims, {refunds} of them not charged"
+            if taken_from is not None:
+                from_worker = inspection.read_worker_id(self._database, taken_from)
+            if packed is not None:
+                headers = unpack_headers(packed)
+            deliveries.append(
+                Delivery(
+                    number,
+                    message_id,
+                    body,
+                    claims - refunds,
+                    claims,
+                    asked_at,
+                    from_worker,
+                    headers,
+                    problem,
+                )
+            )
+        return deliveries
 
     def _claim_rows(self, limit: int) -> list[ClaimedRow]:
         """Claim messages that are due, and those whose lease ended.
