@@ -21,6 +21,7 @@ SLOW_FILES = frozenset(
         "filesystem_machine",
         "first_hour",
         "handlers_page",
+        "rename_protocol",
         "scale_validation",
         "sqlite_queue_faults",
         "sqs_soak",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 KEY = "0123456789abcdef01"
+FUTURE = b'{"id": "x", "schema_version": 99}'
 
 # For each folder, names that the protocol itself might have written.
 WELL_FORMED = {

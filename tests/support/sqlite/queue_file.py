@@ -84,3 +84,11 @@ def read_content(path: Path) -> str:
         )
         content = "\n".join(connection.iterdump())  # the change is not committed
     return re.sub('"created_at":"[^"]*"', "", content)
+
+
+def count_states(path: Path) -> dict[int, int]:
+    """Count the messages of all queues by state."""
+    with closing(sqlite3.connect(path)) as connection:
+        return dict(
+            connection.execute("SELECT state, count(*) FROM messages GROUP BY state").fetchall()
+        )

@@ -103,6 +103,11 @@ def test_an_id_is_text_of_1_to_512_characters(bad: Any) -> None:
         Parcel(id=bad, weight=1)
 
 
+def test_the_current_version_is_the_one_the_code_writes() -> None:
+    assert Parcel.current_version() == 1
+    assert make_model(4).current_version() == 4
+
+
 def test_any_message_keeps_fields_it_does_not_know() -> None:
     assert AnyMessage(city="Basel").model_dump()["city"] == "Basel"
 
@@ -158,6 +163,11 @@ def test_a_payload_that_does_not_fit_names_its_field() -> None:
         )
 
 
+def test_a_message_type_of_ones_own_is_taken_as_it_is() -> None:
+    assert to_message_model(Parcel) is Parcel
+    assert to_message_model(AnyMessage) is AnyMessage
+
+
 @pytest.mark.parametrize("bad", [str, dict, list[int], "Letter", None, Letter | None])
 def test_a_type_that_cannot_be_a_payload_is_refused(bad: Any) -> None:
     with pytest.raises(ConfigError, match="is not a message type; use a QueueMessage"):
@@ -207,6 +217,13 @@ def test_a_field_called_lease_keeps_its_value_and_hides_the_lease() -> None:
     assert get_lease(message) is lease
     codec = MessageCodec(Rental)
     assert codec.decode(codec.encode(message)).lease == "two years"
+
+
+def test_any_data_called_lease_keeps_its_value_and_hides_the_lease() -> None:
+    message = AnyMessage(lease="two years")
+    lease = attach_new_lease(message)
+    assert message.lease == "two years"  # type: ignore[comparison-overlap]
+    assert get_lease(message) is lease
 
 
 def test_the_lease_does_not_count_as_a_change_of_the_message() -> None:
@@ -301,10 +318,22 @@ def test_the_limit_is_exact() -> None:
         codec.encode(parcel)
 
 
+def test_a_queue_may_have_a_smaller_limit() -> None:
+    with pytest.raises(MessageTooLarge, match="the limit is 50"):
+        MessageCodec(Parcel, max_bytes=50).encode(Parcel(weight=1))
+
+
 @pytest.mark.parametrize("value", [object(), b"\xff", "\ud800", test_the_limit_is_exact])
 def test_a_value_that_json_cannot_represent_is_refused_when_encoding(value: Any) -> None:
     with pytest.raises(MalformedMessage, match="'a' cannot be written as JSON"):
         MessageCodec(AnyMessage).encode(AnyMessage(id="a", value=value))
+
+
+def test_a_circular_value_is_refused_when_encoding() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    with pytest.raises(MalformedMessage, match="cannot be written as JSON"):
+        MessageCodec(AnyMessage).encode(AnyMessage(value=circle))
 
 
 @pytest.mark.parametrize(
@@ -335,6 +364,13 @@ def test_malformed_bytes_say_what_is_wrong(body: bytes, problem: str) -> None:
 def test_a_malformed_body_is_not_quoted() -> None:
     with pytest.raises(MalformedMessage) as caught:
         MessageCodec(Parcel).decode(b'{"weight": "hunter2", "label": ["hunter2"]}')
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_malformed_version_is_not_quoted_either() -> None:
+    body = b'{"weight": 1, "schema_version": "' + b"hunter2" * 1000 + b'"}'
+    with pytest.raises(MalformedMessage) as caught:
+        MessageCodec(Parcel).decode(body)
     assert "hunter2" not in str(caught.value)
 
 
@@ -400,6 +436,12 @@ def test_an_upgrader_that_fails_makes_the_message_malformed() -> None:
 def test_an_upgrader_that_returns_nothing_makes_the_message_malformed() -> None:
     model = make_model(2, v1=lambda data: data.update(weight=1))  # type: ignore[arg-type, return-value]
     with pytest.raises(MalformedMessage, match="upgrader from schema_version 1"):
+        MessageCodec(model).decode(b'{"schema_version": 1}')
+
+
+def test_an_upgrader_that_makes_no_valid_message_makes_it_malformed() -> None:
+    model = make_model(2, v1=lambda data: {**data, "weight": "heavy"})
+    with pytest.raises(MalformedMessage, match="not a valid Versioned: weight"):
         MessageCodec(model).decode(b'{"schema_version": 1}')
 
 

@@ -68,6 +68,13 @@ def test_a_path_opens_a_filesystem_queue_where_it_says(tmp_path: Path) -> None:
         assert queue.name == "acme/enrich"
 
 
+def test_the_folder_of_a_queue_opens_that_queue(tmp_path: Path) -> None:
+    with open_queue(tmp_path / "acme" / "enrich", env={}) as queue:
+        queue.push(AnyMessage(id="a"))
+    with open_queue(tmp_path / "queues" / "acme" / "enrich", create=False, env={}) as queue:
+        assert queue.stats().ready == 1
+
+
 def test_a_file_url_may_be_percent_encoded(tmp_path: Path) -> None:
     with open_queue(f"file:{tmp_path}/my%20work/acme/enrich", env={}):
         assert (tmp_path / "my work/queues/acme/enrich/pending").is_dir()
@@ -235,6 +242,14 @@ def test_a_dataclass_is_the_payload_of_its_messages(tmp_path: Path, url: str) ->
         ):
             queue.push("tea")  # type: ignore[call-overload]
         assert queue.stats().ready == 0
+
+
+def test_a_type_that_cannot_be_a_message_is_refused_before_the_queue_is_made(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match="'str' is not a message type"):
+        open_queue(tmp_path / "acme" / "enrich", str, env={})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_repeated_option_of_a_url_is_refused() -> None:

@@ -1,11 +1,15 @@
 """The pure parts of the queue contract: backoff, states and message infos."""
 
+from datetime import UTC, datetime
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.lease.backoff import Backoff
+from holdfast.queue.manager import MessageInfo, MessageState, QueueStats
+from holdfast.testing import MemoryQueue
 
 
 class Lowest(Random):
@@ -33,6 +37,19 @@ def test_jitter_spreads_workers_that_failed_together() -> None:
     assert len(delays) == 50
 
 
+def test_a_factor_of_one_is_a_constant_delay() -> None:
+    backoff = Backoff(first_seconds=7, factor=1)
+    assert [backoff.delay(attempt, Highest()) for attempt in (1, 5, 500)] == [7, 7, 7]
+
+
+def test_a_first_delay_above_the_maximum_is_limited() -> None:
+    assert Backoff(first_seconds=50, max_seconds=20).delay(1, Highest()) == 20
+
+
+def test_a_delay_of_zero_is_possible() -> None:
+    assert Backoff(first_seconds=0).delay(9, Random()) == 0
+
+
 @given(
     attempt=st.integers(1, 10**12),
     first=st.floats(0.001, 1000),
@@ -44,3 +61,38 @@ def test_a_delay_is_always_within_its_bounds(
 ) -> None:
     delay = Backoff(first, factor, longest).delay(attempt, Random())
     assert min(first, longest) / 2 <= delay <= longest
+
+
+@pytest.mark.parametrize("lease_seconds", [0, -1, -0.5])
+def test_lease_seconds_must_be_above_zero(lease_seconds: float) -> None:
+    with pytest.raises(ValueError, match="lease_seconds must be above 0"):
+        MemoryQueue(lease_seconds=lease_seconds)
+
+
+@pytest.mark.parametrize("max_attempts", [0, -1])
+def test_there_is_at_least_one_attempt(max_attempts: int) -> None:
+    with pytest.raises(ValueError, match="max_attempts must be 1 or more"):
+        MemoryQueue(max_attempts=max_attempts)
+
+
+def test_the_states_have_readable_values() -> None:
+    assert [state.value for state in MessageState] == [
+        "pending",
+        "leased",
+        "completed",
+        "failed",
+    ]
+
+
+def test_the_repr_of_a_message_info_has_no_body() -> None:
+    view = MessageInfo("a", "key", MessageState.PENDING, 0, 0, "here", body={"card": "4111"})
+    assert view.body == {"card": "4111"}
+    assert "4111" not in repr(view)
+
+
+def test_message_infos_and_stats_cannot_be_changed() -> None:
+    stats = QueueStats(ready=1, delayed=0, leased=0, expired=0, completed=0, failed=0)
+    view = MessageInfo("a", "key", MessageState.PENDING, 0, 0, "here", due_at=datetime.now(UTC))
+    for value, name in ((stats, "ready"), (view, "attempts")):
+        with pytest.raises(AttributeError):
+            setattr(value, name, 5)

@@ -13,6 +13,7 @@ from support.sqs.calls import (
     Client,
     count_messages,
     create_queue,
+    create_queue_with_dead_letters,
     delete,
     extend,
     get_error_code,
@@ -105,6 +106,17 @@ def test_too_many_in_flight_is_an_error_of_short_polls_only() -> None:
     assert receive_bodies(client, url) == ["c"]
 
 
+def test_a_message_over_the_size_is_refused_attributes_counted(client: Client) -> None:
+    url = create_queue(client, MaximumMessageSize=1024)
+    attribute = {"kind": {"DataType": "String", "StringValue": "12345"}}  # 4 + 6 + 5 bytes
+    send(client, url, "ä" * 504 + "x", MessageAttributes=attribute)
+    too_long = "ä" * 505
+    assert get_error_code(send, client, url, too_long, MessageAttributes=attribute) == (
+        "InvalidParameterValue"
+    )
+    assert count_messages(client, url) == (1, 0, 0)
+
+
 def test_a_batch_over_a_mebibyte_is_refused_completely(client: Client, url: str) -> None:
     def batch(last: int) -> Any:
         sizes = [104_857] * 9 + [last]
@@ -114,6 +126,17 @@ def test_a_batch_over_a_mebibyte_is_refused_completely(client: Client, url: str)
     assert get_error_code(batch, 104_864) == "AWS.SimpleQueueService.BatchRequestTooLong"
     assert count_messages(client, url) == (0, 0, 0)
     assert len(batch(104_863)["Successful"]) == 10
+
+
+@pytest.mark.parametrize("body", ["\x00", "a\x1fb", "\ufffe", "\ud800"])
+def test_a_body_xml_cannot_carry_is_refused(client: Client, url: str, body: str) -> None:
+    assert get_error_code(send, client, url, body) == "InvalidMessageContents"
+    answer = client.send_message_batch(
+        QueueUrl=url,
+        Entries=[{"Id": "bad", "MessageBody": body}, {"Id": "good", "MessageBody": "\t𝄞"}],
+    )
+    assert [entry["Id"] for entry in answer["Successful"]] == ["good"]
+    assert answer["Failed"][0]["Code"] == "InvalidMessageContents"
 
 
 def test_an_empty_body_is_refused(client: Client, url: str) -> None:
@@ -142,6 +165,44 @@ def test_more_than_ten_message_attributes_are_refused(client: Client, url: str) 
     assert code == "InvalidParameterValue"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MaxNumberOfMessages", 0),
+        ("MaxNumberOfMessages", 11),
+        ("WaitTimeSeconds", 21),
+        ("WaitTimeSeconds", -1),
+        ("VisibilityTimeout", 43_201),
+        ("VisibilityTimeout", -1),
+    ],
+)
+def test_a_receive_out_of_range_is_refused(
+    client: Client, url: str, name: str, value: int
+) -> None:
+    code = get_error_code(client.receive_message, QueueUrl=url, **{name: value})
+    assert code == "InvalidParameterValue"
+
+
+def test_an_entry_out_of_range_fails_alone(client: Client, url: str) -> None:
+    send(client, url, "a")
+    send(client, url, "b")
+    a, b = (message["ReceiptHandle"] for message in receive(client, url))
+    answer = client.change_message_visibility_batch(
+        QueueUrl=url,
+        Entries=[
+            {"Id": "a", "ReceiptHandle": a, "VisibilityTimeout": 43_201},
+            {"Id": "b", "ReceiptHandle": b, "VisibilityTimeout": 0},
+        ],
+    )
+    assert answer["Successful"] == [{"Id": "b"}]
+    (failed,) = answer["Failed"]
+    assert (failed["Id"], failed["Code"], failed["SenderFault"]) == (
+        "a",
+        "InvalidParameterValue",
+        True,
+    )
+
+
 def test_no_response_repeats_a_receipt_handle_in_its_text(client: Client, url: str) -> None:
     with pytest.raises(ClientError) as caught:
         delete(client, url, "secret-handle")
@@ -149,6 +210,18 @@ def test_no_response_repeats_a_receipt_handle_in_its_text(client: Client, url: s
 
 
 # -- retention and attributes
+
+
+def test_a_message_is_gone_when_its_retention_is_over(
+    client: Client, manual_clock: ManualClock
+) -> None:
+    url = create_queue(client, MessageRetentionPeriod=60)
+    send(client, url, "old")
+    manual_clock.advance(30)
+    send(client, url, "young")
+    manual_clock.advance(30)
+    assert count_messages(client, url) == (1, 0, 0)
+    assert receive_bodies(client, url) == ["young"]
 
 
 def test_holding_a_message_does_not_make_it_younger(
@@ -196,7 +269,20 @@ def test_stepping_the_wall_clock_moves_no_visibility(
     assert receive(client, url) == []
 
 
+def test_changes_to_a_response_do_not_affect_the_service(client: Client, url: str) -> None:
+    send(client, url, MessageAttributes={"a": {"DataType": "Number", "StringValue": "1"}})
+    (first,) = receive(client, url, MessageAttributeNames=["All"], VisibilityTimeout=0)
+    first["MessageAttributes"]["a"]["StringValue"] = "2"
+    (second,) = receive(client, url, MessageAttributeNames=["All"])
+    assert second["MessageAttributes"]["a"] == {"DataType": "Number", "StringValue": "1"}
+
+
 # -- queues
+
+
+def test_creating_a_queue_with_other_attributes_is_refused(client: Client, url: str) -> None:
+    assert create_queue(client, VisibilityTimeout=30) == url
+    assert get_error_code(create_queue, client, VisibilityTimeout=31) == "QueueAlreadyExists"
 
 
 @pytest.mark.parametrize(
@@ -237,6 +323,23 @@ def test_the_queues_attributes_are_those_of_aws(client: Client, url: str) -> Non
     assert "Attributes" not in client.get_queue_attributes(QueueUrl=url)
 
 
+def test_a_change_of_attributes_is_stamped_and_the_creation_stays(
+    client: Client, url: str, manual_clock: ManualClock
+) -> None:
+    manual_clock.advance(5)
+    client.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "1"})
+    names = ["CreatedTimestamp", "LastModifiedTimestamp"]
+    answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)
+    assert answer["Attributes"] == dict(zip(names, ("1800000000", "1800000005"), strict=True))
+
+
+def test_a_delay_out_of_range_is_refused_with_the_reason_of_aws(
+    client: Client, url: str
+) -> None:
+    with pytest.raises(ClientError, match="DelaySeconds must be >= 0 and <= 900"):
+        send(client, url, DelaySeconds=901)
+
+
 def test_queues_are_listed_in_pages(client: Client) -> None:
     urls = [create_queue(client, f"q{i}") for i in range(3)]
     create_queue(client, "other")
@@ -245,6 +348,14 @@ def test_queues_are_listed_in_pages(client: Client) -> None:
     rest = client.list_queues(QueueNamePrefix="q", MaxResults=2, NextToken=page["NextToken"])
     assert rest["QueueUrls"] == urls[2:]
     assert "NextToken" not in rest
+
+
+def test_dead_letters_know_whose_they_are(client: Client) -> None:
+    url, dead = create_queue_with_dead_letters(client)
+    assert client.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [url]
+    assert client.list_dead_letter_source_queues(QueueUrl=url)["queueUrls"] == []
+    client.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": ""})
+    assert client.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == []
 
 
 # -- the log of calls

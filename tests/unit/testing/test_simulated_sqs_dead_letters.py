@@ -1,5 +1,7 @@
 """The SQS simulator: dead letters, redrive and FIFO queues."""
 
+import pytest
+
 from holdfast.testing import ManualClock
 from support.sqs.calls import (
     Client,
@@ -22,6 +24,23 @@ from support.sqs.calls import (
 # -- dead letters and redrive
 
 
+def test_a_dead_letter_remembers_its_source_and_its_count(
+    client: Client, manual_clock: ManualClock
+) -> None:
+    url, dead = create_queue_with_dead_letters(client, max_receives=2)
+    sent = send(client, url, "poison")
+    for _ in range(2):
+        assert receive_bodies(client, url) == ["poison"]
+        manual_clock.advance(30)
+    assert count_messages(client, dead) == (0, 0, 0)  # SQS moves it at the next receive
+    assert receive(client, url) == []
+    (message,) = receive(client, dead, AttributeNames=["All"])
+    assert message["MessageId"] == sent["MessageId"]
+    assert message["Attributes"]["ApproximateReceiveCount"] == "3"
+    assert message["Attributes"]["DeadLetterQueueSourceArn"] == get_arn(client, url)
+    assert message["Attributes"]["SentTimestamp"] == "1800000000000"
+
+
 def test_the_receipt_of_a_dead_lettered_message_is_refused(
     client: Client, manual_clock: ManualClock
 ) -> None:
@@ -33,6 +52,24 @@ def test_the_receipt_of_a_dead_lettered_message_is_refused(
     assert get_error_code(extend, client, url, handle, 30) == "InvalidParameterValue"
     delete(client, url, handle)
     assert count_messages(client, dead) == (1, 0, 0)
+
+
+def test_a_move_task_brings_dead_letters_back_as_new_messages(
+    client: Client, manual_clock: ManualClock
+) -> None:
+    url, dead = create_queue_with_dead_letters(client)
+    sent = send(client, url, "again")
+    receive(client, url, VisibilityTimeout=0)
+    receive(client, url)
+    client.start_message_move_task(SourceArn=get_arn(client, dead))
+    (task,) = client.list_message_move_tasks(SourceArn=get_arn(client, dead))["Results"]
+    assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 1)
+    assert "TaskHandle" not in task
+    (message,) = receive(client, url, AttributeNames=["ApproximateReceiveCount"])
+    assert message["Body"] == "again"
+    assert message["Attributes"] == {"ApproximateReceiveCount": "1"}
+    assert message["MessageId"] != sent["MessageId"]
+    assert count_messages(client, dead) == (0, 0, 0)
 
 
 def test_a_dead_letter_without_a_source_needs_a_destination(client: Client) -> None:
@@ -59,6 +96,19 @@ def test_a_move_task_needs_a_dead_letter_queue_that_exists(client: Client, url: 
     )
 
 
+@pytest.mark.parametrize(
+    "policy",
+    ["[]x", '{"maxReceiveCount": 3}', '{"deadLetterTargetArn": "arn:none"}', "7"],
+)
+def test_a_redrive_policy_that_cannot_work_is_refused(
+    client: Client, url: str, policy: str
+) -> None:
+    change = client.set_queue_attributes
+    assert get_error_code(change, QueueUrl=url, Attributes={"RedrivePolicy": policy}) == (
+        "InvalidParameterValue"
+    )
+
+
 def test_the_dead_letter_queue_must_exist_and_be_of_the_same_type(client: Client) -> None:
     fifo = create_queue(client, "dead.fifo")
     for target in (get_arn(client, fifo), "arn:aws:sqs:us-east-1:123456789012:none"):
@@ -70,6 +120,34 @@ def test_the_dead_letter_queue_must_exist_and_be_of_the_same_type(client: Client
 
 
 # -- FIFO
+
+
+def test_a_group_waits_while_its_first_is_in_flight(
+    client: Client, manual_clock: ManualClock
+) -> None:
+    url = create_queue(client, "letters.fifo")
+    for body, group in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+        send_fifo(client, url, body, group)
+    (first,) = receive(client, url, limit=1)
+    assert first["Body"] == "a1"
+    assert receive_bodies(client, url) == ["b1"]
+    assert receive(client, url) == []
+    delete(client, url, first["ReceiptHandle"])
+    assert receive_bodies(client, url) == ["a2"]
+
+
+def test_a_group_goes_out_together_and_comes_back_in_order(
+    client: Client, manual_clock: ManualClock
+) -> None:
+    url = create_queue(client, "letters.fifo")
+    for body in ("1", "2", "3"):
+        send_fifo(client, url, body)
+    messages = receive(client, url)
+    assert [message["Body"] for message in messages] == ["1", "2", "3"]
+    extend(client, url, messages[1]["ReceiptHandle"], 60)
+    manual_clock.advance(30)
+    # As recorded at AWS: messages before the held one are delivered, those after it are not.
+    assert receive_bodies(client, url) == ["1"]
 
 
 def test_the_next_of_a_group_is_delivered_to_a_long_poll_when_the_first_is_done(
@@ -84,6 +162,24 @@ def test_the_next_of_a_group_is_delivered_to_a_long_poll_when_the_first_is_done(
         wait_for_waiting_threads(manual_clock)
         delete(client, url, handle)
         assert waiting.result(10) == ["2"]
+
+
+def test_a_deduplication_id_counts_for_five_minutes_even_when_deleted(
+    client: Client, manual_clock: ManualClock
+) -> None:
+    url = create_queue(client, "letters.fifo")
+    first = send_fifo(client, url, "once")
+    delete(client, url, receive_handle(client, url))
+    manual_clock.advance(299)
+    again = send_fifo(client, url, "once")
+    assert (again["MessageId"], again["SequenceNumber"]) == (
+        first["MessageId"],
+        first["SequenceNumber"],
+    )
+    assert receive(client, url) == []
+    manual_clock.advance(1)
+    assert send_fifo(client, url, "once")["SequenceNumber"] > first["SequenceNumber"]
+    assert receive_bodies(client, url) == ["once"]
 
 
 def test_a_purged_queue_remembers_no_deduplication_id(client: Client) -> None:
@@ -102,6 +198,33 @@ def test_deduplication_is_over_the_queue_or_over_each_group(client: Client) -> N
             send_fifo(client, url, "x", group)
     assert len(receive(client, whole)) == 1
     assert len(receive(client, each)) == 2
+
+
+def test_fifo_ids_are_required_or_refused(client: Client, url: str) -> None:
+    fifo = create_queue(client, "letters.fifo")
+    by_content = create_queue(client, "content.fifo", ContentBasedDeduplication=True)
+    assert get_error_code(send, client, fifo, "x") == "MissingParameter"
+    assert (
+        get_error_code(send, client, fifo, "x", MessageGroupId="g") == "InvalidParameterValue"
+    )
+    send(client, by_content, "x", MessageGroupId="g")
+    assert get_error_code(send, client, url, "x", MessageDeduplicationId="d") == (
+        "InvalidParameterValue"
+    )
+    assert (
+        get_error_code(send_fifo, client, fifo, "x", "not one word") == "InvalidParameterValue"
+    )
+
+
+def test_a_fifo_queue_delays_all_or_none(client: Client, manual_clock: ManualClock) -> None:
+    url = create_queue(client, "letters.fifo", DelaySeconds=5)
+    assert (
+        get_error_code(send_fifo, client, url, "x", DelaySeconds=1) == "InvalidParameterValue"
+    )
+    send_fifo(client, url, "x", DelaySeconds=0)
+    assert count_messages(client, url) == (0, 0, 1)
+    manual_clock.advance(5)
+    assert receive_bodies(client, url) == ["x"]
 
 
 def test_an_exhausted_message_leaves_its_fifo_group_free(

@@ -1,5 +1,6 @@
 """The SQS simulator: valid receipts, stale receipts and long polls."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,6 +19,7 @@ from support.sqs.calls import (
     receive_bodies,
     receive_handle,
     send,
+    send_fifo,
     wait_for_waiting_threads,
 )
 
@@ -90,9 +92,69 @@ def test_an_effective_receipt_hides_a_message_of_another_receiver(
     assert len(receive(client, url)) == 1
 
 
+def test_an_effective_receipt_hides_a_message_that_is_visible_again(
+    manual_clock: ManualClock,
+) -> None:
+    client, url, stale = make_stale_receipt(manual_clock, "effective")
+    assert count_messages(client, url) == (1, 0, 0)
+    extend(client, url, stale, 600)
+    assert count_messages(client, url) == (0, 1, 0)
+    assert receive(client, url) == []
+
+
+@pytest.mark.parametrize("mode", ["strict", "ignored", "effective"])
+def test_a_fifo_queue_refuses_an_expired_receipt_in_every_mode(
+    manual_clock: ManualClock, mode: Any
+) -> None:
+    client = SimulatedSqs(manual_clock, stale_handles=mode).client()
+    url = create_queue(client, "letters.fifo")
+    send_fifo(client, url, "a")
+    handle = receive_handle(client, url)
+    manual_clock.advance(30)
+    assert get_error_code(delete, client, url, handle) == "InvalidParameterValue"
+    assert get_error_code(extend, client, url, handle, 30) == "InvalidParameterValue"
+
+
+@pytest.mark.parametrize("mode", ["strict", "ignored", "effective"])
+def test_a_handle_never_given_is_refused_in_every_mode(
+    manual_clock: ManualClock, mode: Any
+) -> None:
+    client = SimulatedSqs(manual_clock, stale_handles=mode).client()
+    url, other = create_queue(client), create_queue(client, "other")
+    send(client, other)
+    for handle in ("garbage", receive_handle(client, other)):
+        assert get_error_code(delete, client, url, handle) == "ReceiptHandleIsInvalid"
+        assert get_error_code(extend, client, url, handle, 1) == "ReceiptHandleIsInvalid"
+
+
 def test_an_unknown_stale_handles_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="lenient"):
         SimulatedSqs(stale_handles="lenient")  # type: ignore[arg-type]
+
+
+def test_twelve_hours_count_from_the_receive_and_more_is_refused(
+    client: Client, url: str, manual_clock: ManualClock
+) -> None:
+    send(client, url)
+    manual_clock.advance(3_600)  # waiting does not count
+    handle = receive_handle(client, url, VisibilityTimeout=43_200)
+    manual_clock.advance(43_000)
+    assert get_error_code(extend, client, url, handle, 201) == "InvalidParameterValue"
+    extend(client, url, handle, 200)
+    manual_clock.advance(199)
+    assert receive(client, url) == []
+    extend(client, url, handle, 1)
+    manual_clock.advance(1)
+    # The next holder has twelve hours of its own.
+    extend(client, url, receive_handle(client, url), 43_200)
+
+
+def test_a_negative_visibility_is_refused(client: Client, url: str) -> None:
+    send(client, url)
+    assert (
+        get_error_code(extend, client, url, receive_handle(client, url), -1)
+        == "InvalidParameterValue"
+    )
 
 
 def test_giving_back_wakes_a_long_poll(
@@ -166,6 +228,14 @@ def test_a_long_poll_on_a_deleted_queue_is_refused(
         wait_for_waiting_threads(manual_clock)
         client.delete_queue(QueueUrl=url)
         assert waiting.result(10) == "AWS.SimpleQueueService.NonExistentQueue"
+
+
+class SlowClock(ManualClock):
+    """A clock that is slow to read, so that other threads can overtake the reader."""
+
+    def monotonic(self) -> float:
+        time.sleep(0.001)
+        return super().monotonic()
 
 
 def test_many_threads_neither_lose_nor_duplicate_messages(client: Client, url: str) -> None:

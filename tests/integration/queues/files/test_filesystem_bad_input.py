@@ -1,5 +1,6 @@
 """Bad ids, names, numbers and files lead to a clear error, and nothing is lost."""
 
+import math
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from holdfast.doctor.file_queue import examine_file_queue
 from holdfast.doctor.filesystem import FileQueue
 from holdfast.errors import (
+    HoldfastError,
     InvalidName,
+    MessageTooLarge,
     QueueUnavailable,
 )
 from holdfast.queue.manager import MessageState
@@ -100,6 +104,26 @@ def snapshot_outside(parent: Path, ground: Ground) -> object:
     return {n: v for n, v in snapshot(parent).items() if not n.startswith(below)}
 
 
+def test_ids_that_look_alike_are_different(ground: Ground) -> None:
+    queue = ground.queue(dedupe=True)
+    queue.push_many([make_message(message_id) for message_id in IDS.values()])
+    assert sorted(m.id for m in queue.poll(100)) == sorted(IDS.values())
+
+
+@pytest.mark.parametrize("message_id", ["", "x" * 513])
+def test_an_id_is_1_to_512_characters(message_id: str) -> None:
+    with pytest.raises(ValidationError):
+        make_message(message_id)
+
+
+def test_a_lone_surrogate_is_not_an_id(ground: Ground) -> None:
+    queue = ground.queue()
+    with pytest.raises((HoldfastError, ValidationError)):
+        queue.push(make_message("\ud800"))
+    assert audit.find_residue(ground.folder) == []
+    assert queue.poll() == []
+
+
 # -- names
 
 
@@ -121,6 +145,49 @@ def test_a_hostile_name_is_refused_and_makes_nothing(
 
 
 # -- sizes and numbers
+
+
+def test_a_payload_over_a_mebibyte_is_refused(ground: Ground) -> None:
+    queue = ground.queue()
+    good = make_message("good")
+    with pytest.raises(MessageTooLarge, match="1,048,576"):
+        queue.push_many([good, make_message("big", text="x" * 2**20)])
+    assert queue.poll() == []
+    assert audit.find_residue(ground.folder) == []
+
+
+@pytest.mark.parametrize("delay", [math.inf, math.nan, 1e12, 1e300])
+def test_a_delay_that_no_name_can_carry_is_refused(ground: Ground, delay: float) -> None:
+    queue = ground.queue()
+    with pytest.raises(ValueError, match="delay"):
+        queue.push(make_message("a"), delay_seconds=delay)
+    assert (queue.stats().delayed, queue.stats().foreign) == (0, 0)
+
+
+def test_a_negative_delay_counts_as_zero(ground: Ground) -> None:
+    queue = ground.queue()
+    queue.push(make_message("a"), delay_seconds=-5)
+    assert drain(queue) == [("a", 1)]
+
+
+@pytest.mark.parametrize("seconds", [-1.0, -1e9, math.inf, math.nan, 1e15])
+def test_an_extension_that_no_name_can_carry_never_loses_the_task(
+    ground: Ground, seconds: float
+) -> None:
+    queue = ground.queue()
+    queue.push(make_message("a"))
+    [message] = queue.poll()
+    ground.clock.advance(0.5)
+    with pytest.raises((ValueError, HoldfastError)):
+        queue.extend(message, seconds)
+    ground.clock.advance(2 * LEASE)
+    assert drain(ground.queue()) == [("a", 2)]
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, 1e13])
+def test_a_lease_that_no_name_can_carry_is_refused(fast_path: Path, seconds: float) -> None:
+    with pytest.raises((ValueError, HoldfastError)):
+        FilesystemQueue(fast_path / "root", lease_seconds=seconds)
 
 
 # -- litter
@@ -370,6 +437,18 @@ def test_a_folder_of_checkpoints_that_is_a_link_is_not_written_to(fast_path: Pat
     outside_before = snapshot(outside)
     with pytest.raises(QueueUnavailable, match="symbolic link"):
         queue.save_checkpoint(message, {"page": 1})
+    queue.nack(message, delay_seconds=0)
+    assert drain(queue) == [("a", 2)]
+    assert snapshot(outside) == outside_before
+
+
+def test_history_behind_a_link_is_not_written_and_costs_no_task(fast_path: Path) -> None:
+    outside, ground = outside_of(fast_path), Ground(fast_path / "root")
+    queue = ground.queue()
+    queue.push(make_message("a"))
+    [message] = queue.poll()
+    moved_and_linked(ground.folder / "history", outside)
+    outside_before = snapshot(outside)
     queue.nack(message, delay_seconds=0)
     assert drain(queue) == [("a", 2)]
     assert snapshot(outside) == outside_before

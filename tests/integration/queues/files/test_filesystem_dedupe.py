@@ -37,6 +37,15 @@ def test_a_dead_letter_is_not_redriven_beside_a_later_push_of_its_id(ground: Gro
     assert states(ground) == ["failed", "pending"]
 
 
+def test_a_redriven_id_is_taken(ground: Ground) -> None:
+    queue = ground.queue()
+    queue.push(make_message("a"))
+    queue.dead_letter(queue.poll()[0], "no use")
+    assert queue.redrive() == 1
+    queue.push(make_message("a"))
+    assert drain(queue) == [("a", 1)]
+
+
 def test_a_dead_letter_frees_only_the_id_it_took_itself(ground: Ground) -> None:
     """The same id was pushed by a producer without dedupe."""
     queue, careless = ground.queue(), ground.queue(dedupe=False)
