@@ -252,6 +252,15 @@ def test_a_queue_is_not_half_created_on_a_full_disk(tmp_path: Path) -> None:
         assert real(disk, "status", "sqlite:work.db", "--json").json["ready"] == 1
 
 
+def test_a_disk_without_room_for_another_file_is_unavailable(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    with mounted(disk, "-t", "tmpfs", "-o", "size=2m,nr_inodes=2", "tmpfs"):
+        (disk / "last").touch()
+        ran = real(disk, "push", "sqlite:work.db", "{}")
+    assert ran.code == 3
+    assert "cannot store messages: No space left on device" in require_one_line(ran)
+
+
 # -- network filesystems
 
 
@@ -261,3 +270,27 @@ def test_a_network_filesystem_is_refused_for_a_queue(tmp_path: Path) -> None:
     options: dict[str, Any] = {"content": "messages", "alternative": "SQS"}
     with pytest.raises(ConfigError, match=r"is on nfs4.* local disk, or SQS for several"):
         path_check.prepare_file(tmp_path / "work.db", mounts, **options)
+
+
+def test_the_command_line_refuses_a_network_filesystem(tmp_path: Path) -> None:
+    """The process sees another mount table, in a mount namespace of its own."""
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/root / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n")
+    script = f'mount --bind "{mounts}" /proc/$$/mounts || exit 99; exec "$@"'
+    words = command("push", "sqlite:work.db/enrich", "{}")
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, "sh", *words],
+        cwd=tmp_path,
+        env=clean_env(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_TIMEOUT_SECONDS,
+    )
+    if done.returncode in (1, 99):
+        pytest.skip("mounting is not allowed here")
+    ran = Ran(done.returncode, done.stdout, done.stderr)
+    assert ran.code == 2
+    assert "is on nfs4" in require_one_line(ran)
+    assert "or SQS for several machines" in ran.err
+    assert [path.name for path in tmp_path.iterdir()] == ["mounts"]

@@ -62,6 +62,13 @@ def migrate(path: Path) -> None:
         connection.execute("COMMIT")
 
 
+def test_the_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    hold(QueueFile(tmp_path))
+    migrate(tmp_path / "work.db")
+    with pytest.raises(ConfigError, match=r"schema 2, but this version .* 1: update holdfast"):
+        QueueFile(tmp_path).queue()
+
+
 @every_verb
 def test_a_process_that_has_the_file_open_is_refused_after_a_newer_one_migrated_it(
     tmp_path: Path, verb: Callable[[Queue, Any], object]
@@ -160,6 +167,15 @@ def test_a_copy_of_the_file_with_its_log_is_complete(
     assert (queue.stats().ready, queue.stats().leased) == (45, 5)
     ground.clock.advance(LEASE + 1)
     assert len(queue.poll(100)) == 50
+
+
+def test_a_copy_of_the_file_alone_is_sound_and_older(tmp_path: Path) -> None:
+    use_in_child(tmp_path / "used")
+    (tmp_path / "copy").mkdir()
+    shutil.copy(tmp_path / "used" / "work.db", tmp_path / "copy" / "work.db")
+    ground = QueueFile(tmp_path / "copy")
+    assert ground.queue().stats().ready < 50
+    assert find_faults(ground.path) == []
 
 
 @pytest.mark.parametrize("copy", [copy_by_backup, copy_by_vacuum])

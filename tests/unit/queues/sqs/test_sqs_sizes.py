@@ -13,6 +13,7 @@ from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock, SimulatedSqs
 from holdfast.worker.outcome import Reject
 from holdfast.worker.settle import SettleResult, settle
+from holdfast.worker.worker import Worker
 from support.sqs.calls import create_queue, set_redrive_policy
 
 LEASE = 30.0
@@ -194,6 +195,30 @@ def test_an_exhausted_message_too_large_for_its_dead_letters_does_not_stop_the_p
     [event] = [event for event in events_seen if isinstance(event, PollFailed)]
     assert "262,144" in event.error
     assert (queue.stats().leased, queue.stats().failed) == (2, 0)
+
+
+def test_a_worker_continues_with_the_next_message() -> None:
+    client = SimulatedSqs().client()
+    dead = client.create_queue(QueueName="work-dead", Attributes={"MaximumMessageSize": "1024"})
+    client.create_queue(QueueName="work")
+    queue: Queue = SQSQueue("work", client=client)
+    queue.push_many([make_sized_message(5_000), AnyMessage(id="small")])
+    done: list[str] = []
+
+    def handle(message: AnyMessage, _: object) -> Reject | None:
+        if message.id == "big":
+            return Reject("no use")
+        done.append(message.id)
+        worker.stop()
+        return None
+
+    worker = Worker(queue, handle)
+    worker.run()
+    assert done == ["small"]
+    answer = client.get_queue_attributes(
+        QueueUrl=dead["QueueUrl"], AttributeNames=["ApproximateNumberOfMessages"]
+    )
+    assert answer["Attributes"]["ApproximateNumberOfMessages"] == "0"
 
 
 def test_the_default_dead_letter_queue_accepts_the_sizes_its_source_accepts(
