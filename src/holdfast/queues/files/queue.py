@@ -249,7 +249,8 @@ class FilesystemQueue(QueueManager[M]):
         )
 
     def _explain_exhausted(self, delivery: Delivery) -> str:
-        past = self._notes.read_attempts(delivery.handle.task.key)
+        with self._directory.translate_errors():
+            past = self._notes.read_attempts(delivery.handle.task.key)
         return f"; the last: {past[-1].reason}" if past else ""
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
@@ -319,8 +320,9 @@ class FilesystemQueue(QueueManager[M]):
         with self._directory.translate_errors():
             lost = self._put_back(claim, claim.task, delay_seconds)
         if lost is None:
-            worker_id = self._workers.get_worker_id(claim.worker)
-            self._notes.add_attempt(claim.task, "retried", worker_id, reason, detail)
+            with suppress(OSError):  # the task has moved, even if a card cannot be read
+                worker_id = self._workers.get_worker_id(claim.worker)
+                self._notes.add_attempt(claim.task, "retried", worker_id, reason, detail)
         return lost
 
     def _release(self, lease: Lease, delay_seconds: float = 0.0) -> LeaseLost | None:
