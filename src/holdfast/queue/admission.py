@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from holdfast.errors import MalformedMessage, NewerSchema
-from holdfast.queue.message import Headers, M, MessageCodec
+from holdfast.queue.message import Headers, M, MessageCodec, find_id
 
 NEWER_SCHEMA_DELAY_SECONDS = 30.0
 """How long a message that is newer than the code waits for newer code."""
@@ -62,15 +62,20 @@ class Rejected:
 
 
 def decide(
-    delivery: Delivery, codec: MessageCodec[M], max_attempts: float
+    delivery: Delivery, codec: MessageCodec[M], max_attempts: float, has_refunds: bool
 ) -> M | PutBack | Rejected:
     """Return the message of a delivery, or why no handler may get it.
 
-    The body is decoded before the attempts are checked, because the claims of a queue that
-    cannot refund them may have been spent waiting for this code.
+    If the queue refunds claims, the attempts are checked before the body is decoded. So a body
+    that kills its worker while it is decoded becomes a dead letter after the last attempt. The
+    claims of a queue that cannot refund them may have been spent waiting for this code, which
+    only the decoded body tells.
     """
     if delivery.problem is not None:
         return Rejected(delivery.message_id, delivery.problem, delivery.problem)
+    is_exhausted = delivery.attempt > max_attempts
+    if is_exhausted and has_refunds:
+        return _give_up(delivery, find_id(delivery.body) or delivery.message_id)
     try:
         message = codec.decode(delivery.body)
     except NewerSchema as error:
@@ -81,7 +86,9 @@ def decide(
     if "id" not in message.__pydantic_fields_set__:
         # Another program sent it. A generated id would change with every delivery.
         message.__dict__["id"] = delivery.message_id
-    if delivery.attempt > max_attempts:
-        reason = f"gave up after {delivery.attempt - 1} attempts"
-        return Rejected(message.id, reason, reason, is_exhausted=True)
-    return message
+    return _give_up(delivery, message.id) if is_exhausted else message
+
+
+def _give_up(delivery: Delivery, message_id: str) -> Rejected:
+    reason = f"gave up after {delivery.attempt - 1} attempts"
+    return Rejected(message_id, reason, reason, is_exhausted=True)

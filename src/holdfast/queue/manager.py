@@ -231,6 +231,7 @@ class QueueManager(ABC, Generic[M]):
         self.backoff = backoff
         self.clock = clock
         self.events = events or LoggedEvents()
+        self._has_refunds = "refund" in self.capabilities
         self._random = Random()
         self._poll_count = Lock()
 
@@ -361,7 +362,7 @@ class QueueManager(ABC, Generic[M]):
 
     def _admit(self, delivery: Delivery, max_attempts: float) -> M | SettleResult:
         """Return the message with its lease, or how it was settled instead."""
-        verdict = decide(delivery, self._codec, max_attempts)
+        verdict = decide(delivery, self._codec, max_attempts, self._has_refunds)
         if type(verdict) is PutBack or type(verdict) is Rejected:  # faster than isinstance
             return self._refuse(delivery, verdict)
         lease = self._make_lease(delivery, verdict.id, delivery.attempt)

@@ -347,6 +347,14 @@ def _parse_object(body: bytes) -> dict[str, Any]:
     return data
 
 
+def find_id(body: bytes) -> str | None:
+    """Return the id in a body without validating the rest, or None if it has no valid id."""
+    try:
+        return _find_id(_parse_object(body))
+    except MalformedMessage:
+        return None
+
+
 def _find_id(data: dict[str, Any]) -> str | None:
     """Return the id of a message that cannot be decoded, or None if it has no valid id."""
     message_id = data.get("id")

@@ -24,9 +24,11 @@ class Order(QueueMessage):
         return {"good": "good"}[kind]  # a KeyError is none of pydantic's errors
 
 
-def admit(body: bytes, attempt: int = 1, problem: str | None = None) -> Any:
+def admit(
+    body: bytes, attempt: int = 1, problem: str | None = None, has_refunds: bool = False
+) -> Any:
     delivery = Delivery("handle", "key", body, attempt, 9, 0.0, problem=problem)
-    return decide(delivery, MessageCodec(Order), max_attempts=3)
+    return decide(delivery, MessageCodec(Order), 3, has_refunds)
 
 
 def test_a_message_is_admitted_up_to_its_last_attempt() -> None:
@@ -60,6 +62,25 @@ def test_other_messages_wait_or_are_rejected(
         assert decided.is_exhausted == (attempt > 3)
     else:
         assert decided == verdict
+
+
+@pytest.mark.parametrize(
+    ("body", "message_id"),
+    [
+        (b'{"id": "a"}', "a"),
+        (b'{"id": "a", "kind": "hunter2"}', "a"),
+        (b'{"id": "a", "schema_version": 2}', "a"),
+        (b'{"id": 1}', "key"),
+        (b"{", "key"),
+    ],
+)
+def test_a_queue_that_refunds_claims_judges_by_the_attempts_before_the_body(
+    body: bytes, message_id: str
+) -> None:
+    rejected = admit(body, attempt=4, has_refunds=True)
+    assert rejected == Rejected(
+        message_id, *["gave up after 3 attempts"] * 2, is_exhausted=True
+    )
 
 
 class Broken(MemoryQueue[Order]):

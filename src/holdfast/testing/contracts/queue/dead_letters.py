@@ -1,10 +1,13 @@
 """DeadLetterPromises: messages that no worker can process are kept, and can be redriven."""
 
+from typing import Any
+
 import pytest
+from pydantic import model_validator
 
 from holdfast.events import DeadLettered, Events
 from holdfast.queue.manager import MessageState
-from holdfast.queue.message import AnyMessage
+from holdfast.queue.message import AnyMessage, QueueMessage
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     LEASE,
@@ -24,6 +27,15 @@ from holdfast.testing.contracts.queue.support import (
     push_dead,
     require_capabilities,
 )
+
+
+class DeadlyMessage(QueueMessage):
+    """A message whose validation ends the process."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _exit(cls, data: Any) -> Any:
+        raise SystemExit("validated")
 
 
 class DeadLetterPromises:
@@ -117,6 +129,20 @@ class DeadLetterPromises:
         [event] = recorder.select(DeadLettered)
         assert (event.queue, event.message_id, event.attempt) == (queue.name, "killer", 3)
         assert event.reason == "gave up after 3 attempts"
+
+    def test_a_body_that_kills_the_workers_that_decode_it_reaches_the_dead_letters(
+        self, make_queue: MakeQueue, clock: ManualClock
+    ) -> None:
+        queue = make_queue(max_attempts=2, model=DeadlyMessage)
+        require_capabilities(queue, "refund")
+        queue.push(DeadlyMessage.model_construct(id="killer"))
+        for _ in range(2):
+            with pytest.raises(SystemExit):
+                queue.poll()
+            clock.advance(MUCH_LATER)
+        assert queue.poll() == []
+        view = get_dead_letter(queue)
+        assert (view.id, view.attempts) == ("killer", 2)
 
     def test_a_poll_that_dead_letters_a_message_returns_the_next_one(
         self, make_queue: MakeQueue, clock: ManualClock
