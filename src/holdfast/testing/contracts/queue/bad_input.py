@@ -5,10 +5,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from pydantic import field_validator
 
 from holdfast.errors import HoldfastError, InvalidName
 from holdfast.events import DeadLettered, Events
-from holdfast.queue.message import MAX_BYTES, AnyMessage
+from holdfast.queue.message import MAX_BYTES, AnyMessage, QueueMessage
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     AnyQueue,
@@ -49,6 +50,18 @@ HOSTILE: dict[str, str] = {
 }
 
 
+class StrictMessage(QueueMessage):
+    """A message whose validator fails in a way that pydantic does not expect."""
+
+    kind: str
+
+    @field_validator("kind")
+    @classmethod
+    def check_kind(cls, kind: str) -> str:
+        """Return the kind, or raise KeyError, which pydantic does not handle."""
+        return {"good": "good"}[kind]
+
+
 class BadInputPromises:
     """Promises about malformed bodies, unusual ids, and sizes."""
 
@@ -85,6 +98,18 @@ class BadInputPromises:
         assert queue.poll() == []
         [event] = recorder.select(DeadLettered)
         assert event.message_id == get_dead_letter(queue).id == "a"
+
+    def test_a_message_that_breaks_a_validator_goes_to_the_dead_letters(
+        self, make_queue: MakeQueue, inject: Inject, clock: ManualClock
+    ) -> None:
+        queue = make_queue(model=StrictMessage)
+        queue.push(StrictMessage(id="before", kind="good"))
+        clock.advance(0.01)
+        inject(queue, b'{"id": "a", "kind": "hunter2"}')
+        clock.advance(0.01)
+        queue.push(StrictMessage(id="after", kind="good"))
+        assert [message.id for message in queue.poll(10)] == ["before", "after"]
+        assert "hunter2" not in get_dead_letter(queue).reason
 
     def test_an_unreadable_message_can_be_found_and_dropped(
         self, queue: AnyQueue, inject: Inject

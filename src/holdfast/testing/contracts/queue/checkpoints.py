@@ -42,7 +42,7 @@ class CheckpointPromises:
         successor = make_queue()
         assert successor.load_checkpoint(poll_one(successor)) == checkpoint
 
-    @pytest.mark.parametrize("verb", ["nack", "release", "dead_letter"])
+    @pytest.mark.parametrize("verb", ["nack", "release"])
     def test_the_last_checkpoint_survives_until_the_next_attempt_that_saves(
         self, checkpointing: AnyQueue, verb: str, clock: ManualClock
     ) -> None:
@@ -51,12 +51,20 @@ class CheckpointPromises:
         for checkpoint in ("first", "half-way"):
             checkpointing.save_checkpoint(message, checkpoint)
         SETTLE[verb](checkpointing, message)
-        checkpointing.redrive()
         for _ in range(150):  # attempts that are given back unstarted
             checkpointing.release(poll_one(checkpointing))
         for _ in range(2):  # attempts that save nothing
             assert checkpointing.load_checkpoint(poll_one(checkpointing)) == "half-way"
             clock.advance(LEASE + 1)
+
+    def test_a_checkpoint_survives_dead_letter_and_redrive(
+        self, checkpointing: AnyQueue
+    ) -> None:
+        message = push_and_poll(checkpointing)
+        checkpointing.save_checkpoint(message, "half-way")
+        checkpointing.dead_letter(message, "no use")
+        checkpointing.redrive()
+        assert checkpointing.load_checkpoint(poll_one(checkpointing)) == "half-way"
 
     def test_an_attempt_loads_what_came_before_it_not_what_it_saved_itself(
         self, checkpointing: AnyQueue
