@@ -16,6 +16,7 @@ from holdfast.queue.message import AnyMessage, QueueMessage, get_lease
 from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock, SimulatedSqs
 from holdfast.worker.settle import SettleResult
+from holdfast.worker.worker import Worker
 from support.sqs.calls import (
     create_queue,
     open_threads,
@@ -592,6 +593,30 @@ def test_a_message_that_cannot_be_dead_lettered_does_not_affect_the_others(
     sqs.faults.fail("CreateQueue", "AccessDenied")
     assert len(queue.poll(10)) == 9
     assert [type(event) for event in events_seen] == [PollFailed]
+
+
+def test_a_worker_survives_a_poll_whose_only_message_cannot_be_dead_lettered(
+    sqs: SimulatedSqs,
+) -> None:
+    client, errors, done = sqs.client(), list[str](), list[int]()
+    send(client, create_queue(client, "work"), "torn {")
+    sqs.faults.fail("CreateQueue", "AccessDenied", times=math.inf)
+
+    def push_the_next(event: Event) -> None:
+        if isinstance(event, PollFailed) and not errors:
+            errors.append(event.error)
+            queue.push(Order(number=7))
+
+    def handle(order: Order) -> None:
+        done.append(order.number)
+        worker.stop()
+
+    queue = SQSQueue("work", Order, client=client, events=Events(push_the_next))
+    worker = Worker(queue, handle)
+    assert worker.run().completed == 1
+    assert done == [7]
+    [error] = errors
+    assert "sqs:CreateQueue" in error
 
 
 def test_the_senders_attributes_survive_dead_letter_and_redrive(
