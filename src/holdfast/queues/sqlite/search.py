@@ -1,6 +1,6 @@
 """Searching messages by the fields of their bodies and by their errors, page by page.
 
-SQLite calls the rules of queue/search.py for each row.
+SQLite calls the rules of queue/search.py for each row that contains the texts searched for.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from functools import partial
 from holdfast.queue.info import MessageInfo, MessageState
 from holdfast.queue.operator import Progress
 from holdfast.queue.search import contains_text, has_fields
-from holdfast.queues.sqlite.inspection import MESSAGE, STATES, make_infos, parse_body
+from holdfast.queues.sqlite.inspection import MESSAGE, STATES, is_text, make_infos, parse_body
 from holdfast.store.sqlite.database import Database
 from holdfast.store.sqlite.rows import decode_text, read_rows
 
@@ -21,6 +21,11 @@ _ERROR = """
     SELECT 1 FROM attempts
     WHERE attempts.message_no = messages.message_no
     AND has_error(CAST(attempts.reason AS BLOB))))
+"""
+# A body without this text cannot have it as a value, unless it has escapes or is not UTF-8.
+_MAY_HAVE_TEXT = """
+(instr(CAST(body AS BLOB), ?) OR instr(CAST(body AS BLOB), x'5C')
+    OR instr(CAST(body AS BLOB), x'00'))
 """
 
 
@@ -42,6 +47,8 @@ def search(
     conditions = [f"message_no BETWEEN ? AND ? AND {scope}"]
     if error is not None:
         conditions.append(_ERROR)
+    texts = [text.encode() for text in where.values() if _is_written_as_it_is(text)]
+    conditions += [_MAY_HAVE_TEXT] * len(texts)
     if where:
         conditions.append("has_fields(CAST(body AS BLOB))")
     wanted = " AND ".join(conditions)
@@ -55,7 +62,7 @@ def search(
             statement = f"SELECT count(*) FROM messages WHERE {conditions[0]}"
             [count] = connection.execute(statement, page).fetchone()
             statement = f"{MESSAGE} WHERE {wanted} ORDER BY message_no"
-            rows = read_rows(connection.execute(statement, page))
+            rows = read_rows(connection.execute(statement, (*page, *texts)))
         yield from make_infos(database, rows, deep=False)
         on_progress(count)
         first = _find_first(database, scope, first + _PAGE)
@@ -69,6 +76,15 @@ def _find_first(database: Database, scope: str, at_least: int) -> int | None:
     [row] = database.query(statement, (at_least,))
     number: int | None = row["number"]
     return number
+
+
+def _is_written_as_it_is(text: str) -> bool:
+    """Return whether a body without escapes must contain this text to have it as a value."""
+    try:
+        float(text)
+    except ValueError:
+        return is_text(text)
+    return text.isdecimal()  # other numbers can be written in many ways
 
 
 def _has_error(reason: bytes | None, error: str | None) -> bool:

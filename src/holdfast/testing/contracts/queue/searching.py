@@ -19,6 +19,22 @@ from holdfast.testing.contracts.queue.support import (
     take_snapshot,
 )
 
+# Values as other programs may write them, with the text that finds each.
+WRITTEN: list[tuple[str, str]] = [
+    ('"caf\\u00e9"', "café"),
+    ('"café"', "café"),
+    (r'"a\/b"', "a/b"),
+    (r'"a\"b"', 'a"b'),
+    ('""', ""),
+    ('"5.00"', "5.00"),
+    ("12", "12"),
+    ("-0", "0"),
+    ("5.00", "5.0"),
+    ("1E2", "100.0"),
+    ("1e999", "Infinity"),
+    ("null", "null"),
+]
+
 
 class SearchPromises:
     """Promises about `search`."""
@@ -40,6 +56,15 @@ class SearchPromises:
         assert find_ids(searching, id="c") == ["c"]
         assert find_ids(searching, **{"site.name": "x' OR 1"}) == ["c"]
         assert find_ids(searching) == ["a", "b", "c"]
+
+    @pytest.mark.parametrize(("written", "text"), WRITTEN)
+    def test_a_value_is_found_however_it_is_written(
+        self, searching: AnyQueue, inject: Inject, written: str, text: str
+    ) -> None:
+        for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+            inject(searching, f'{{"id": "a", "value": {written}}}'.encode(encoding))
+        assert len(list(searching.search(where={"value": text}))) == 3
+        assert len(list(searching.search(where={"value": text + "x"}))) == 0
 
     def test_names_and_values_that_are_not_unicode_are_searched_for(
         self, searching: AnyQueue, inject: Inject
