@@ -299,7 +299,7 @@ class QueueManager(ABC, Generic[M]):
         claimed: list[M] = []
         missing = limit
         try:
-            while missing:
+            while missing > 0:
                 deliveries = self._claim(missing)
                 claimed += self._admit_all(deliveries)
                 if len(deliveries) < missing:
