@@ -9,7 +9,7 @@ from chaos.hazards import HAZARDS, SQLITE_HAZARDS
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.lease.lease import Lease
 from holdfast.queue.message import AnyMessage
-from holdfast.queues.files import FilesystemQueue, names
+from holdfast.queues.files import FilesystemQueue, layout
 from holdfast.queues.sqlite.queue import SQLiteQueue
 from support.files import audit
 from support.sqlite.queue_file import find_faults
@@ -45,7 +45,7 @@ class Files:
         return key
 
     def get_mark(self, message_id: str) -> str:
-        return names.hash_id(message_id)[:8]
+        return layout.hash_id(message_id)[:8]
 
     def list_ends(self, root: Path) -> list[End]:
         return [
@@ -60,7 +60,7 @@ class Files:
 
     def find_faults(self, root: Path) -> list[str]:
         for _ in range(2):
-            self.open(root).sweep(0)
+            self.open(root).operator.sweep(0)
             SYSTEM_CLOCK.sleep(0.05)  # a file's time may be slightly ahead of the clock
         folder = self._find_folder(root)
         return [*map(str, audit.find_faults(folder).items()), *audit.find_residue(folder)]

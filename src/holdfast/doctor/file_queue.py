@@ -25,14 +25,12 @@ from holdfast.doctor.filesystem import (
     judge_workers,
 )
 from holdfast.lease.clock import Clock
-from holdfast.queues.files import names
-from holdfast.queues.files.checkpoints import Checkpoints
+from holdfast.queues.files import layout
 from holdfast.queues.files.directory import QueueDirectory
 from holdfast.queues.files.fsops import FsOps
-from holdfast.queues.files.history import AttemptHistory
 from holdfast.queues.files.housekeeping import SWEEP_SECONDS
-from holdfast.queues.files.inspector import Inspector
 from holdfast.queues.files.layout import FOLDERS, format_share_command
+from holdfast.queues.files.operator import TaskFiles
 from holdfast.queues.files.server_clock import ServerClock
 from holdfast.queues.files.workers import WorkerRegistry
 from holdfast.store.file_modes import get_access
@@ -184,13 +182,8 @@ class QueueContents:
         self.folder = folder
         self.directory = QueueDirectory(folder, fs)
         self.server_clock = ServerClock(self.directory, clock)
-        self.inspector = Inspector(
-            self.directory,
-            self.server_clock,
-            WorkerRegistry(self.directory, self.server_clock),
-            AttemptHistory(self.directory),
-            Checkpoints(self.directory),
-        )
+        workers = WorkerRegistry(self.directory, self.server_clock)
+        self.files = TaskFiles(self.directory, self.server_clock, workers)
 
     def read_times(self, folder: str, suffix: str = "") -> list[float]:
         """Return when the files in a folder were written."""
@@ -204,7 +197,7 @@ class QueueContents:
 
 def check_foreign_files(contents: QueueContents) -> Iterator[CheckResult]:
     """Check for files that no queue made."""
-    foreign = contents.inspector.find_foreign()
+    foreign = contents.files.find_foreign()
     foreign += [name for name in contents.directory.list(".") if name not in FOLDERS]
     if not foreign:
         yield ok("none")
@@ -232,14 +225,14 @@ def check_workers(contents: QueueContents) -> Iterator[CheckResult]:
     """Check that a worker polls if there is work."""
     seen = max(contents.read_times("workers", ".json"), default=None)
     now = contents.server_clock.read_wall_ms() / 1000
-    yield judge_workers(contents.inspector.count_stats(), seen, now)
+    yield judge_workers(contents.files.count_stats(), seen, now)
 
 
 def check_far_deadlines(contents: QueueContents) -> Iterator[CheckResult]:
     """Check for leases that end in days, which a machine with a wrong clock wrote."""
     now_ms = contents.server_clock.read_wall_ms()
-    held = filter(None, map(names.LEASED.fullmatch, contents.directory.list("leased")))
-    far = [m[0] for m in held if names.parse_deadline_ms(m) > now_ms + _MAX_LEASE_MS]
+    held = filter(None, map(layout.LEASED.fullmatch, contents.directory.list("leased")))
+    far = [m[0] for m in held if layout.parse_deadline_ms(m) > now_ms + _MAX_LEASE_MS]
     if far:
         overdue = re.sub(r"~[0-9+]+\.json$", "~0+0+0.json", far[0])
         yield fail(

@@ -15,7 +15,7 @@ proves nothing, because another worker may have taken over in between. So the le
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
 from threading import Event, Lock
 from typing import Any, Protocol
@@ -109,7 +109,6 @@ class Lease:
 
     source: LeaseSource
     handle: Any  # the adapter's receipt, which is never printed or serialised
-    _: KW_ONLY
     message_id: str
     attempt: int
     fence: int

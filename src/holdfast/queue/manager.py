@@ -4,30 +4,61 @@ from __future__ import annotations  # keeps annotations as text, which loads no 
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
-from itertools import dropwhile, islice
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, wraps
 from random import Random
 from threading import Event, Lock
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    overload,
+)
 
+from holdfast import events as ev
 from holdfast._lazy import lazy_exports
 from holdfast.errors import (
+    HoldfastError,
     LeaseLost,
     MalformedMessage,
     MessageTooLarge,
     NotLeased,
-    Unsupported,
 )
 from holdfast.events import Events
 from holdfast.lease.backoff import Backoff
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.lease.lease import RELEASED, Lease, Renewal, Unanswered
+from holdfast.queue.admission import (
+    NEWER_SCHEMA_DELAY_SECONDS,
+    Delivery,
+    PutBack,
+    Rejected,
+    decide,
+)
 from holdfast.queue.event_log import LoggedEvents
-from holdfast.queue.message import M, Message, P, QueueMessage, get_lease
+from holdfast.queue.message import (
+    MAX_BYTES,
+    AnyMessage,
+    M,
+    Message,
+    MessageCodec,
+    P,
+    QueueMessage,
+    Tracing,
+    attach_headers,
+    attach_lease,
+    get_lease,
+)
+from holdfast.queue.operator import Progress as Progress
+from holdfast.queue.operator import QueueOperator
+from holdfast.queue.operator import ignore_progress as ignore_progress
 from holdfast.queue.states import MessageState as MessageState
+from holdfast.queue.states import SettleResult
 
 if TYPE_CHECKING:
     from holdfast.queue.aio import AsyncQueue
@@ -37,7 +68,6 @@ if TYPE_CHECKING:
     from holdfast.queue.info import PastAttempt as PastAttempt
     from holdfast.queue.info import QueueStats as QueueStats
     from holdfast.queue.info import QueueWorker as QueueWorker
-    from holdfast.queue.tracing import Tracing
 
 # What operators see is loaded on first use: a worker that only polls needs none of it.
 _, __getattr__ = lazy_exports(
@@ -47,30 +77,59 @@ _, __getattr__ = lazy_exports(
 
 MAX_SECONDS = 10 * 366 * 86_400.0
 MAX_RESULT_BYTES = 64 * 1024
-_MAX_BROWSED = 10_000  # messages that a queue without pages of its own reads
-ANY_FIELDS: Mapping[str, str] = MappingProxyType({})
 
-Progress = Callable[[int], None]
-"""A function that is called with the number of messages handled since its last call."""
-
-
-def ignore_progress(count: int) -> None:
-    """Do nothing with the progress."""
+A = ParamSpec("A")
+R = TypeVar("R")
 
 
 def encode_result(result: Any) -> bytes:
     """Encode a result. Raises MalformedMessage if it is not JSON data, and MessageTooLarge."""
+    text = _dump(result, "the result cannot be written as JSON", ensure_ascii=False)
+    return _check_size("result", text, MAX_RESULT_BYTES, "return")
+
+
+def encode_checkpoint(checkpoint: Any) -> bytes:
+    """Encode a checkpoint. Raises MalformedMessage and MessageTooLarge as for a result."""
+    text = _dump(checkpoint, "a checkpoint must be plain JSON data")
+    return _check_size("checkpoint", text, MAX_BYTES, "save")
+
+
+def _dump(value: Any, problem: str, **options: Any) -> bytes:
     try:
-        text = json.dumps(result, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        encoded = text.encode()
+        return json.dumps(value, allow_nan=False, separators=(",", ":"), **options).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise MalformedMessage(f"the result cannot be written as JSON: {error}") from None
-    if len(encoded) > MAX_RESULT_BYTES:
+        raise MalformedMessage(f"{problem}: {error}") from None
+
+
+def _check_size(name: str, encoded: bytes, max_bytes: int, verb: str) -> bytes:
+    if len(encoded) > max_bytes:
         raise MessageTooLarge(
-            f"the result is {len(encoded):,} bytes, the limit is {MAX_RESULT_BYTES:,}: store "
-            "it elsewhere and return its address"
+            f"the {name} is {len(encoded):,} bytes, the limit is {max_bytes:,}: store it "
+            f"elsewhere and {verb} its address"
         )
     return encoded
+
+
+def _operate(
+    method: Callable[Concatenate[QueueOperator, A], R],
+) -> Callable[Concatenate[QueueManager[Any], A], R]:
+    """Return the method of a queue that calls this method of its operator."""
+
+    def call(queue: QueueManager[Any], /, *args: A.args, **kwargs: A.kwargs) -> R:
+        operate: Callable[A, R] = getattr(queue.operator, method.__name__)
+        return operate(*args, **kwargs)
+
+    return wraps(method)(call)
+
+
+class QueueKeywords(TypedDict, total=False):
+    """The keywords that all queues take."""
+
+    lease_seconds: float
+    max_attempts: int
+    backoff: Backoff
+    clock: Clock
+    events: Events | None
 
 
 class QueueManager(ABC, Generic[M]):
@@ -82,13 +141,16 @@ class QueueManager(ABC, Generic[M]):
     does nothing.
 
     A queue of your own implements `push_many`, `_claim`, `renew`, `_ack`, `_nack`,
-    `_dead_letter` and `stats`, and lists in `capabilities` what else it implements. Test it
-    with `holdfast.testing.contracts.QueueContract`, which also requires `peek` of dead
-    letters and `redrive`. See docs/how-to/write-a-queue.md.
+    `_dead_letter` and `stats`, sets `operator`, and lists in `capabilities` what else it
+    implements. Test it with `holdfast.testing.contracts.QueueContract`, which requires of an
+    operator `peek` of dead letters and `redrive`. See docs/how-to/write-a-queue.md.
     """
 
-    model: type[QueueMessage] | None = None
-    """The type of the messages. A worker refuses a handler of another type; None is any."""
+    model: type[QueueMessage]
+    """The type of the messages. A worker refuses a handler of another type."""
+
+    max_hold_seconds: float | None = None
+    """For how long a message can be held at most, however often its lease is renewed."""
 
     renew_batch: int = 10
     """The maximum number of leases in one `renew` call."""
@@ -142,9 +204,14 @@ class QueueManager(ABC, Generic[M]):
     """What this queue can do. A queue that lacks a capability leaves it out here, and its
     documentation says why."""
 
+    operator: QueueOperator
+    """What people see of this queue and do to its messages, as in `queue.operator.find(id)`.
+    The queue has the same methods, as in `queue.find(id)`."""
+
     def __init__(
         self,
         name: str,
+        model: type[M] = AnyMessage,  # type: ignore[assignment]  # the default of M
         *,
         lease_seconds: float = 60.0,
         max_attempts: int = 5,
@@ -156,11 +223,15 @@ class QueueManager(ABC, Generic[M]):
         if max_attempts < 1:
             raise ValueError(f"max_attempts must be 1 or more, not {max_attempts}")
         self.name = name
+        self.operator = QueueOperator(name, self.capabilities)
+        self.model = model
+        self._codec: MessageCodec[M] = MessageCodec(model)
         self.lease_seconds = lease_seconds
         self.max_attempts = max_attempts
         self.backoff = backoff
         self.clock = clock
         self.events = events or LoggedEvents()
+        self._has_refunds = "refund" in self.capabilities
         self._random = Random()
         self._poll_count = Lock()
 
@@ -218,10 +289,26 @@ class QueueManager(ABC, Generic[M]):
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be 1 or more, not {batch_size}")
-        claimed = self._claim(batch_size)
+        claimed = self._claim_messages(batch_size)
         if claimed or wait_seconds <= 0:
             return claimed
         return self._claim_with_wait(batch_size, wait_seconds, stop or Event())
+
+    def _claim_messages(self, limit: int) -> list[M]:
+        """Claim messages without waiting. Those claimed before an error are returned."""
+        claimed: list[M] = []
+        missing = limit
+        try:
+            while missing > 0:
+                deliveries = self._claim(missing)
+                claimed += self._admit_all(deliveries)
+                if len(deliveries) < missing:
+                    break
+                missing = limit - len(claimed)
+        except HoldfastError:
+            if not claimed:
+                raise
+        return claimed
 
     def _claim_with_wait(self, batch_size: int, wait_seconds: float, stop: Event) -> list[M]:
         give_up_at = self.clock.monotonic() + wait_seconds
@@ -229,7 +316,7 @@ class QueueManager(ABC, Generic[M]):
         while not stop.is_set() and (left := give_up_at - self.clock.monotonic()) > 0:
             if self._wait_for_message(stop, min(pause, left)):
                 break
-            claimed = self._claim(batch_size)
+            claimed = self._claim_messages(batch_size)
             if claimed:
                 return claimed
             pause = min(pause * 1.5, 0.25)
@@ -240,8 +327,93 @@ class QueueManager(ABC, Generic[M]):
         return self.clock.wait(stop, seconds)
 
     @abstractmethod
-    def _claim(self, limit: int) -> list[M]:
-        """Claim up to `limit` available messages without waiting."""
+    def _claim(self, limit: int) -> Sequence[Delivery]:
+        """Claim up to `limit` available messages without waiting.
+
+        Messages whose lease has ended are claimed as well. If an error comes after some were
+        claimed, return those.
+        """
+
+    # -- admitting: the only place that decides which messages a handler may get
+
+    def _admit_all(self, deliveries: Sequence[Delivery]) -> list[M]:
+        """Return the messages that handlers may get.
+
+        If one can be neither delivered nor settled, it comes back when its lease ends. The
+        error is raised only if there are no other messages, which must not be affected.
+        """
+        messages: list[M] = []
+        fault: HoldfastError | None = None
+        for delivery in deliveries:
+            try:
+                message = self._admit(delivery, self.max_attempts)
+            except HoldfastError as error:
+                fault = error
+                continue
+            if type(message) is not SettleResult:
+                messages.append(message)
+            elif message is SettleResult.DEAD_LETTERED:
+                self._count_dead_letter()
+        if fault is not None:
+            if not messages:
+                raise fault
+            self.events.emit(ev.PollFailed(self.name, str(fault)))
+        return messages
+
+    def _admit(self, delivery: Delivery, max_attempts: float) -> M | SettleResult:
+        """Return the message with its lease, or how it was settled instead."""
+        verdict = decide(delivery, self._codec, max_attempts, self._has_refunds)
+        if type(verdict) is PutBack or type(verdict) is Rejected:  # faster than isinstance
+            return self._refuse(delivery, verdict)
+        lease = self._make_lease(delivery, verdict.id, delivery.attempt)
+        attach_lease(verdict, lease)
+        if delivery.headers is not None:
+            attach_headers(verdict, delivery.headers)
+        return verdict
+
+    def _refuse(self, delivery: Delivery, verdict: PutBack | Rejected) -> SettleResult:
+        is_charged = isinstance(verdict, Rejected) and not verdict.is_exhausted
+        attempt = delivery.attempt if is_charged else delivery.attempt - 1
+        lease = self._make_lease(delivery, verdict.message_id, attempt)
+        if isinstance(verdict, PutBack):
+            self._release(lease, NEWER_SCHEMA_DELAY_SECONDS)
+            self.events.emit(
+                ev.SchemaTooNew(self.name, lease.message_id, delivery.attempt, verdict.version)
+            )
+            return SettleResult.GIVEN_BACK
+        why = self._explain_exhausted(delivery) if verdict.is_exhausted else ""
+        if self._dead_letter(lease, verdict.reason + why, None) is not None:
+            return SettleResult.ABANDONED
+        self.events.emit(
+            ev.DeadLettered(self.name, lease.message_id, attempt, reason=verdict.log_reason)
+        )
+        return SettleResult.DEAD_LETTERED
+
+    def _make_lease(self, delivery: Delivery, message_id: str, attempt: int) -> Lease:
+        claimed_at, held = delivery.claimed_at, self.max_hold_seconds
+        if delivery.taken_over_from is not None:
+            self.events.emit(
+                ev.TakenOver(self.name, message_id, delivery.attempt, delivery.taken_over_from)
+            )
+        return Lease(  # by position, which is faster than by keyword
+            self,
+            delivery.handle,
+            message_id,
+            attempt,
+            delivery.fence,
+            claimed_at,
+            self.lease_seconds,
+            None if held is None else claimed_at + held,
+        )
+
+    def _explain_exhausted(self, delivery: Delivery) -> str:
+        """Return what to add to the reason of a message that is out of attempts."""
+        return "; the last worker lost its lease" if delivery.taken_over_from else ""
+
+    def _count_dead_letter(self) -> None:
+        """Count a message that `poll` dead-lettered. Polls may run at the same time."""
+        with self._poll_count:
+            self.dead_lettered_by_poll += 1
 
     def ack(self, message: M) -> None:
         """Complete the message, so that it is not delivered again."""
@@ -351,11 +523,12 @@ class QueueManager(ABC, Generic[M]):
 
         Returns None if there is none: it is not completed, has no result, or was purged.
         """
-        raise self._unsupported("keep results")
+        raise self.operator.make_unsupported("keep results")
 
     # -- what an adapter implements for each verb: it changes the backend and nothing else.
     # If the lease is lost, return LeaseLost and do not raise it, because the caller must
-    # first mark the lease as lost.
+    # first mark the lease as lost. Afterwards `lease.attempt` claims are charged; the other
+    # claims, up to the fence, are not.
 
     @abstractmethod
     def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]: ...
@@ -365,8 +538,9 @@ class QueueManager(ABC, Generic[M]):
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
     ) -> LeaseLost | None: ...
 
-    def _release(self, lease: Lease) -> LeaseLost | None:
-        return self._nack(lease, 0.0, "given back", None)
+    def _release(self, lease: Lease, delay_seconds: float = 0.0) -> LeaseLost | None:
+        """Make the message claimable again after the delay, its claim not charged."""
+        return self._nack(lease, delay_seconds, "given back", None)
 
     @abstractmethod
     def _dead_letter(
@@ -374,10 +548,10 @@ class QueueManager(ABC, Generic[M]):
     ) -> LeaseLost | None: ...
 
     def _save_checkpoint(self, lease: Lease, checkpoint: Any) -> None:
-        raise self._unsupported("store checkpoints")
+        raise self.operator.make_unsupported("store checkpoints")
 
     def _save_result(self, lease: Lease, result: bytes) -> None:
-        raise self._unsupported("keep results")
+        raise self.operator.make_unsupported("keep results")
 
     # -- for operators
 
@@ -385,114 +559,20 @@ class QueueManager(ABC, Generic[M]):
     def stats(self) -> QueueStats:
         """Count the messages in each state."""
 
-    def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
-        """Yield messages in `state`, oldest first where that is cheap. Changes nothing."""
-        raise self._unsupported("list its messages")
-
-    def browse(
-        self, state: MessageState, *, after: str | None = None, limit: int = 50
-    ) -> MessagePage:
-        """Return up to `limit` messages in `state`, without bodies, that follow `after`.
-
-        `after` is that of the page before. A queue orders them as it can read them fast: the
-        SQLite queue returns the newest dead letters and the leases that end first. Raises
-        Unsupported as `peek` does. Changes nothing.
-        """
-        from holdfast.queue.info import MessagePage
-
-        messages = self.peek(state, limit + 1 if after is None else _MAX_BROWSED)
-        if after is not None:
-            messages = islice(
-                dropwhile(lambda message: message.key != after, messages), 1, None
-            )
-        page = [replace(message, body=None) for message in islice(messages, limit + 1)]
-        return MessagePage(page[:limit], page[limit - 1].key if len(page) > limit else None)
-
-    def workers(self) -> list[QueueWorker]:
-        """Return the processes that poll this queue or did so lately, the newest first."""
-        raise self._unsupported("list its workers")
-
-    def count_completed(self, minutes: int = 60) -> list[int]:
-        """Return how many messages were completed in each of the last minutes, oldest first.
-
-        Those that were purged since are not counted.
-        """
-        raise self._unsupported("tell when messages were completed")
-
-    def find(self, message_id: str) -> list[MessageInfo]:
-        """Return every stored push of this id, with all that is known about it."""
-        raise self._unsupported("find a message by its id")
-
-    def find_push(self, key: str) -> MessageInfo | None:
-        """Return the push with this key, with all that is known about it, or None.
-
-        A queue that finds keys faster than ids overrides it.
-        """
-        return next((message for message in self.find(key) if message.key == key), None)
-
-    def search(
-        self,
-        state: MessageState | None = None,
-        *,
-        where: Mapping[str, str] = ANY_FIELDS,
-        error: str | None = None,
-        limit: int = 100,
-        on_progress: Progress = ignore_progress,
-    ) -> Iterator[MessageInfo]:
-        """Yield the messages in `state`, or in any state, that have these fields and error.
-
-        `where` maps names of the body's fields to values. A dotted name is that of a field,
-        or reaches into objects. A string is compared as it is; true, false, null and numbers
-        by their JSON text. An object or a list equals no value. `error` is text that the
-        message's reason or that of a past attempt contains, in upper or lower case.
-        A message that moves during the search may be missing. Changes nothing.
-        """
-        raise self._unsupported("search its messages")
-
-    def dead_letters(self, limit: int = 100) -> Iterator[MessageInfo]:
-        """Yield dead letters. Changes nothing."""
-        return self.peek(MessageState.FAILED, limit)
-
-    def cancel(self, message_id: str) -> int:
-        """Make the waiting and leased messages of one id dead letters; return how many.
-
-        A lease is taken away: its fence rises, so the next renewal or settlement of its
-        holder is refused, and the handler is told. Attempts, history and checkpoint are
-        kept, and `redrive` puts the message back. Completed messages and dead letters stay
-        as they are, so calling it twice does nothing more.
-        """
-        raise self._unsupported("cancel messages")
-
-    def redrive(
-        self, message_id: str | None = None, *, on_progress: Progress = ignore_progress
-    ) -> int:
-        """Put dead letters back, all of them or those of one id, and return how many.
-
-        Their attempts count from 0 again. One that was cancelled while a worker held it is
-        due only when the worker cannot trust its lease any more, which is at most one lease
-        after the cancel. So no two handlers work on it at the same time. `on_progress` is
-        called with the number of messages handled since its last call.
-        """
-        raise self._unsupported("redrive dead letters")
-
-    def drop(self, message_id: str) -> int:
-        """Delete the dead letters of one id and return how many there were."""
-        raise self._unsupported("drop dead letters")
-
-    def redrive_many(self, messages: Sequence[MessageInfo]) -> int:
-        """Put these dead letters back, as `redrive` does, and return how many.
-
-        Those that are not dead letters any more are left alone.
-        """
-        return sum(self.redrive(message_id) for message_id in _list_ids(messages))
-
-    def drop_many(self, messages: Sequence[MessageInfo]) -> int:
-        """Delete these dead letters, as `drop` does, and return how many."""
-        return sum(self.drop(message_id) for message_id in _list_ids(messages))
-
-    def purge(self, older_than_seconds: float) -> int:
-        """Delete messages completed more than `older_than_seconds` ago; return how many."""
-        raise self._unsupported("purge completed messages")
+    peek = _operate(QueueOperator.peek)
+    browse = _operate(QueueOperator.browse)
+    dead_letters = _operate(QueueOperator.dead_letters)
+    workers = _operate(QueueOperator.workers)
+    count_completed = _operate(QueueOperator.count_completed)
+    find = _operate(QueueOperator.find)
+    find_push = _operate(QueueOperator.find_push)
+    search = _operate(QueueOperator.search)
+    cancel = _operate(QueueOperator.cancel)
+    redrive = _operate(QueueOperator.redrive)
+    redrive_many = _operate(QueueOperator.redrive_many)
+    drop = _operate(QueueOperator.drop)
+    drop_many = _operate(QueueOperator.drop_many)
+    purge = _operate(QueueOperator.purge)
 
     def close(self) -> None:
         """Close files and connections. Leases that are still held run out by themselves."""
@@ -503,10 +583,6 @@ class QueueManager(ABC, Generic[M]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _unsupported(self, what: str) -> Unsupported:
-        able = ", ".join(sorted(self.capabilities)) or "none"
-        return Unsupported(f"queue {self.name!r} cannot {what} (its capabilities: {able})")
-
     # -- checks of numbers that no queue could store, made before anything happens
 
     def _check_seconds(self, name: str, seconds: float) -> None:
@@ -516,13 +592,6 @@ class QueueManager(ABC, Generic[M]):
     def _check_delay(self, seconds: float) -> None:
         if not seconds <= MAX_SECONDS:
             raise ValueError(f"delay_seconds must be at most ten years, not {seconds}")
-
-    # -- for adapters
-
-    def _count_dead_letter(self) -> None:
-        """Count a message that `poll` dead-lettered. Polls may run at the same time."""
-        with self._poll_count:
-            self.dead_lettered_by_poll += 1
 
     # -- the only place that decides whether a message may be settled
 
@@ -542,8 +611,3 @@ class QueueManager(ABC, Generic[M]):
         else:
             lease.lose(str(lost))
             raise lost
-
-
-def _list_ids(messages: Sequence[MessageInfo]) -> list[str]:
-    """Return the ids of messages, each once, in their order."""
-    return list(dict.fromkeys(message.id for message in messages))

@@ -3,9 +3,10 @@
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import is_dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -158,9 +159,12 @@ def get_lease(message: QueueMessage) -> "Lease":
     return lease
 
 
+_set_lease = QueueMessage.__dict__["_lease"].__set__
+
+
 def attach_lease(message: QueueMessage, lease: "Lease") -> None:
     """Attach the lease and the attempt number to a polled message. Only queues call this."""
-    object.__setattr__(message, "_lease", lease)
+    _set_lease(message, lease)
     message.__dict__["attempts"] = lease.attempt
 
 
@@ -208,14 +212,14 @@ def pack_headers(message: QueueMessage) -> str | None:
     return None if headers is None else json.dumps(dict(headers), separators=(",", ":"))
 
 
-def unpack_headers(message: QueueMessage, packed: str | bytes) -> None:
-    """Attach headers as `pack_headers` returned them. Anything else is ignored."""
+def unpack_headers(packed: str | bytes | None) -> Headers | None:
+    """Return headers as `pack_headers` packed them, or None for anything else."""
     try:
-        headers = json.loads(packed)
+        headers = json.loads(packed or "null")
     except (ValueError, RecursionError):
-        return
-    if isinstance(headers, dict) and all(isinstance(v, str) for v in headers.values()):
-        attach_headers(message, headers)
+        return None
+    is_valid = isinstance(headers, dict) and all(isinstance(v, str) for v in headers.values())
+    return headers if is_valid else None
 
 
 class MessageCodec(Generic[M]):
@@ -343,6 +347,14 @@ def _parse_object(body: bytes) -> dict[str, Any]:
     return data
 
 
+def find_id(body: bytes) -> str | None:
+    """Return the id in a body without validating the rest, or None if it has no valid id."""
+    try:
+        return _find_id(_parse_object(body))
+    except MalformedMessage:
+        return None
+
+
 def _find_id(data: dict[str, Any]) -> str | None:
     """Return the id of a message that cannot be decoded, or None if it has no valid id."""
     message_id = data.get("id")
@@ -386,3 +398,24 @@ def _describe_first_problem(model: type[BaseModel], error: Exception) -> str:
         where, problem = repr(where[:_MAX_NAME_SHOWN]), "unknown field"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"not a valid {model.__name__}: {where}: {problem}{more}"
+
+
+class EnrichmentMessage(QueueMessage):
+    """A company's website that a scraper found, and that a worker is to enrich."""
+
+    domain: str
+    company_slug: str
+    campaign_name: str
+
+
+NoteOutcome = Callable[[object], None]
+
+
+class Tracing(Protocol):
+    """Shows what happens to messages as spans."""
+
+    def processing(self, message: Any) -> AbstractContextManager[NoteOutcome]:
+        """Return the span of one attempt, which is current inside the block.
+
+        Call what it yields with the attempt's outcome.
+        """

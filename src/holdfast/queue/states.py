@@ -1,6 +1,7 @@
 """The states of a message, and how a message was settled."""
 
 from enum import Enum
+from typing import final
 
 
 class MessageState(Enum):
@@ -12,6 +13,7 @@ class MessageState(Enum):
     FAILED = "failed"
 
 
+@final
 class SettleResult(Enum):
     """What happened to the message. WorkerReport has a count for each."""
 

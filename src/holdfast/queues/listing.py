@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from holdfast.aws.checked_call import call_checked
+from holdfast.aws.errors import get_client_errors, translate_error
 from holdfast.errors import ConfigError, HoldfastError, QueueUnavailable
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.queue.manager import QueueManager, QueueStats
@@ -82,7 +84,6 @@ def _list_database(path: str, clock: Clock) -> Iterator[ListedQueue]:
 def _list_account(prefix: str) -> Iterator[ListedQueue]:
     from holdfast.aws.clients import make_retrying_client
     from holdfast.queues.sqs import SQSQueue
-    from holdfast.queues.sqs.listing import list_queue_names
 
     if "/" in prefix:
         raise ConfigError("give the beginning of names, as in `holdfast queues sqs:acme-`")
@@ -97,3 +98,21 @@ def _count(url: str, open_one: Callable[[], QueueManager[Any]]) -> ListedQueue:
             return ListedQueue(url, queue.stats())
     except HoldfastError as error:  # one bad queue must not hide the others
         return ListedQueue(url, None, str(error))
+
+
+_PAGE = 1000  # the most that SQS returns at once
+
+
+def list_queue_names(prefix: str, client: Any) -> Iterator[str]:
+    """Yield the names that begin with `prefix`. Raises ConfigError and QueueUnavailable."""
+    request: dict[str, Any] = {"QueueNamePrefix": prefix} if prefix else {}
+    while True:
+        try:
+            page = call_checked(client, "list_queues", MaxResults=_PAGE, **request)
+        except get_client_errors() as error:
+            raise translate_error(f"queues of 'sqs:{prefix}'", error) from error
+        for url in page.get("QueueUrls", ()):
+            yield url.rpartition("/")[2]
+        if (token := page.get("NextToken")) in (None, request.get("NextToken")):
+            return
+        request["NextToken"] = token

@@ -27,6 +27,7 @@ from holdfast.lease.lease import RELEASED
 from holdfast.products import find_products, load_part
 from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import (
+    NoteOutcome,
     QueueMessage,
     attach_headers,
     attach_trace,
@@ -34,7 +35,6 @@ from holdfast.queue.message import (
     get_lease,
     get_trace,
 )
-from holdfast.queue.tracing import NoteOutcome
 from holdfast.telemetry.measurements import Measurements
 from holdfast.telemetry.metrics import Counter, Gauge, Labels, Metric, list_metrics
 from holdfast.version import needs_extra

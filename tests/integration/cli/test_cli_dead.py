@@ -6,7 +6,7 @@ import time
 import pytest
 
 from holdfast import AnyMessage, open_queue
-from holdfast.queues.files import names
+from holdfast.queues.files import layout
 from support.cli.commands import Cli, OnTerminal, eventually, require_one_line
 
 SHOWN_AFTER_SECONDS = 0.6  # longer than the progress bar waits before it appears
@@ -57,7 +57,7 @@ def test_a_long_redrive_shows_a_progress_bar_on_a_terminal(cli: Cli) -> None:
         queue.push_many(AnyMessage(id=f"d{n}") for n in range(3))
         for message in queue.poll(3):
             queue.dead_letter(message, "no use")
-    [path] = cli.folder.rglob(f".turn-{names.hash_id('d1')[:2]}")
+    [path] = cli.folder.rglob(f".turn-{layout.hash_id('d1')[:2]}")
     with path.open() as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)  # the second dead letter must wait for it
         redriving = OnTerminal(cli.folder, "dead", "redrive", "once", "--all")

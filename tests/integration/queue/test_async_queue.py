@@ -5,7 +5,7 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from threading import Event, get_ident
@@ -21,6 +21,7 @@ from holdfast import (
     QueueManager,
     open_queue,
 )
+from holdfast.queue.admission import Delivery
 from holdfast.queue.aio import MAX_CALLS, MAX_POLLS
 from holdfast.testing import ManualClock, MemoryQueue
 from support.waiting import TEST_TIMEOUT_SECONDS
@@ -48,7 +49,7 @@ class SlowQueue(MemoryQueue[AnyMessage]):
         super().__init__()
         self.claiming, self.go_on = Event(), Event()
 
-    def _claim(self, limit: int) -> list[AnyMessage]:
+    def _claim(self, limit: int) -> Sequence[Delivery]:
         self.claiming.set()
         assert self.go_on.wait(TEST_TIMEOUT_SECONDS)
         return super()._claim(limit)

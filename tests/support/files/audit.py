@@ -6,23 +6,23 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.queues.files import names
+from holdfast.queues.files import layout
 
 STATES = ("pending", "leased", "completed", "failed")
 _PATTERNS = {
-    "pending": names.PENDING,
-    "leased": names.LEASED,
-    "completed": names.COMPLETED,
-    "failed": names.FAILED,
+    "pending": layout.PENDING,
+    "leased": layout.LEASED,
+    "completed": layout.COMPLETED,
+    "failed": layout.FAILED,
 }
 
 
-def list_tasks(folder: Path) -> Iterator[tuple[str, names.TaskName, Path]]:
+def list_tasks(folder: Path) -> Iterator[tuple[str, layout.TaskName, Path]]:
     """Yield every task: its state, its name and its path."""
     for state in STATES:
         for path in _list_files(folder / state):
             if match := _PATTERNS[state].fullmatch(path.name):
-                yield state, names.parse_task(match), path
+                yield state, layout.parse_task(match), path
 
 
 def find_unreadable(folder: Path) -> list[str]:
@@ -43,7 +43,7 @@ def find_foreign(folder: Path) -> list[str]:
         for state in STATES
         for path in _list_files(folder / state)
         if not _PATTERNS[state].fullmatch(path.name)
-        and not (state == "failed" and names.REASON.fullmatch(path.name))
+        and not (state == "failed" and layout.REASON.fullmatch(path.name))
     ]
 
 
@@ -66,7 +66,7 @@ def find_residue(folder: Path) -> list[str]:
     left += [
         path
         for path in _list_files(folder / "failed")
-        if names.REASON.fullmatch(path.name)
+        if layout.REASON.fullmatch(path.name)
         and path.name.removesuffix(".reason.json") not in stems
     ]
     left += [path for path in _list_files(folder / "ids") if not _is_needed(path, folder)]
@@ -77,7 +77,7 @@ def _is_needed(path: Path, folder: Path) -> bool:
     """Return whether a record has a live task, or a mark has a dead letter."""
     if path.name[0] == ".":
         return True
-    is_mark = names.MARK.fullmatch(path.name) is not None
+    is_mark = layout.MARK.fullmatch(path.name) is not None
     return any(
         task.key == _read_key(path) and is_mark == (state == "failed")
         for state, task, _ in list_tasks(folder)

@@ -85,7 +85,7 @@ class Site:
                 self.checkpoints[message.id] = queue.load_checkpoint(message)
                 queue.ack(message)
             clock.advance(LEASE + 1.0)  # a lease that has to be watched is taken over, too
-        queue.sweep(0)
+        queue.operator.sweep(0)
 
     def fate(self, message_id: str, queue: Queue) -> Fate:
         views = queue.find(message_id) or [

@@ -134,154 +134,95 @@ def completed_after_retry(ground: Ground, queue: Queue) -> None:
     ground.clock.advance(MUCH_LATER)
 
 
-def pushes(*ids: str) -> Callable[[Queue, Any], object]:
-    return lambda queue, _: queue.push_many([make_message(i) for i in ids])
+Act = Callable[[Queue, Any], object]
+Prepare = Callable[[Ground, Queue], Any]
+FIRST, SECOND, THIRD = map(delivered, (1, 2, 3))
+WAITS = Fate(None, "pending")
+DEDUPE = {"dedupe": True}
 
 
-def cancel(queue: Queue, _: Any) -> int:
+def plain(
+    name: str, prepare: Prepare, act: Act, before: Fate, after: Fate, **more: Any
+) -> tuple[Scenario, ...]:
+    """Return the scenario of one id."""
+    return (Scenario(name, prepare, act, {"a": before}, {"a": after}, **more),)
+
+
+def both(
+    name: str, prepare: Prepare, act: Act, before: Fate, after: Fate, **more: Any
+) -> tuple[Scenario, ...]:
+    """Return the scenario without and with dedupe."""
+    deduping = f"{name} with dedupe"
+    return (
+        *plain(name, prepare, act, before, after, **more),
+        *plain(deduping, prepare, act, before, after, options=DEDUPE, **more),
+    )
+
+
+def push(queue: Queue, _: Any) -> object:
+    return queue.push(make_message("a"))
+
+
+def push_later(queue: Queue, _: Any) -> object:
+    return queue.push(make_message("a"), delay_seconds=LEASE)
+
+
+def push_three(queue: Queue, _: Any) -> object:
+    return queue.push_many([make_message(i) for i in "abc"])
+
+
+def poll(queue: Queue, _: Any) -> object:
+    return queue.poll()
+
+
+def ack(queue: Queue, message: Any) -> object:
+    return queue.ack(message)
+
+
+def dead_letter(queue: Queue, message: Any) -> object:
+    return queue.dead_letter(message, "no use")
+
+
+def cancel(queue: Queue, _: Any) -> object:
     return queue.cancel("a")
 
 
-DEDUPE = {"dedupe": True}
-A = "a"
 SCENARIOS = (
-    Scenario(
-        "push", nothing, lambda q, _: q.push(make_message(A)), {A: ABSENT}, {A: delivered(1)}
-    ),
-    Scenario(
-        "push later",
-        nothing,
-        lambda q, _: q.push(make_message(A), delay_seconds=LEASE),
-        {A: ABSENT},
-        {A: delivered(1)},
-    ),
+    *both("push", nothing, push, ABSENT, FIRST),
+    *plain("push later", nothing, push_later, ABSENT, FIRST),
     Scenario(
         "push_many",
         nothing,
-        pushes("a", "b", "c"),
+        push_three,
         dict.fromkeys("abc", ABSENT),
-        dict.fromkeys("abc", delivered(1)),
+        dict.fromkeys("abc", FIRST),
     ),
-    Scenario("push with dedupe", nothing, pushes("a"), {A: ABSENT}, {A: delivered(1)}, DEDUPE),
-    Scenario(
-        "push again with dedupe",
-        pushed,
-        pushes("a"),
-        {A: delivered(1)},
-        {A: delivered(1)},
-        DEDUPE,
-    ),
-    Scenario("claim", pushed, lambda q, _: q.poll(), {A: delivered(1)}, {A: delivered(2)}),
-    Scenario(
-        "take over",
-        expired_elsewhere,
-        lambda q, _: q.poll(),
-        {A: delivered(2)},
-        {A: delivered(3)},
-    ),
-    Scenario(
-        "take over from another host",
-        watched_elsewhere,
-        lambda q, _: q.poll(),
-        {A: delivered(2)},
-        {A: delivered(3)},
-    ),
-    Scenario(
-        "watch another host",
-        held_elsewhere,
-        lambda q, _: q.poll(),
-        {A: delivered(2)},
-        {A: delivered(2)},
-    ),
-    Scenario("extend", held, lambda q, m: q.extend(m), {A: delivered(2)}, {A: delivered(2)}),
-    Scenario("ack", held, lambda q, m: q.ack(m), {A: delivered(2)}, {A: DONE}),
-    Scenario(
-        "ack with a checkpoint",
-        held_with_checkpoint,
-        lambda q, m: q.ack(m),
-        {A: delivered(2)},
-        {A: DONE},
-    ),
-    Scenario(
-        "ack with dedupe", held, lambda q, m: q.ack(m), {A: delivered(2)}, {A: DONE}, DEDUPE
-    ),
-    Scenario("nack", held, lambda q, m: q.nack(m), {A: delivered(2)}, {A: delivered(2)}),
-    Scenario("release", held, lambda q, m: q.release(m), {A: delivered(2)}, {A: delivered(1)}),
-    Scenario(
-        "dead_letter",
-        held,
-        lambda q, m: q.dead_letter(m, "no use"),
-        {A: delivered(2)},
-        {A: DEAD},
-    ),
-    Scenario(
-        "dead_letter with dedupe",
-        held,
-        lambda q, m: q.dead_letter(m, "no use"),
-        {A: delivered(2)},
-        {A: DEAD},
-        DEDUPE,
-    ),
-    Scenario("dead-letter the used up", used_up, lambda q, _: q.poll(), {A: DEAD}, {A: DEAD}),
-    Scenario(
-        "dead-letter the torn", torn, lambda q, _: q.poll(), {A: DEAD}, {A: DEAD}, tears=True
-    ),
-    Scenario(
-        "dead-letter the torn with dedupe",
-        torn,
-        lambda q, _: q.poll(),
-        {A: DEAD},
-        {A: DEAD},
-        DEDUPE,
-        tears=True,
-    ),
-    Scenario(
-        "give back the newer",
-        newer,
-        lambda q, _: q.poll(),
-        {A: Fate(None, "pending")},
-        {A: Fate(None, "pending")},
-    ),
-    Scenario("cancel", pushed, cancel, {A: delivered(1)}, {A: DEAD}),
-    Scenario("cancel the leased", held_with_checkpoint, cancel, {A: delivered(2)}, {A: DEAD}),
-    Scenario("cancel with dedupe", pushed, cancel, {A: delivered(1)}, {A: DEAD}, DEDUPE),
-    Scenario(
-        "cancel the leased with dedupe", held, cancel, {A: delivered(2)}, {A: DEAD}, DEDUPE
-    ),
-    Scenario("redrive", dead, lambda q, _: q.redrive(), {A: DEAD}, {A: delivered(1)}),
-    Scenario(
-        "redrive with dedupe",
-        dead,
-        lambda q, _: q.redrive("a"),
-        {A: DEAD},
-        {A: delivered(1)},
-        DEDUPE,
-    ),
-    Scenario("drop", dead_after_retry, lambda q, _: q.drop("a"), {A: DEAD}, {A: ABSENT}),
-    Scenario(
-        "drop with dedupe",
-        dead_after_retry,
-        lambda q, _: q.drop("a"),
-        {A: DEAD},
-        {A: ABSENT},
-        DEDUPE,
-    ),
-    Scenario("purge", completed_after_retry, lambda q, _: q.purge(1), {A: DONE}, {A: ABSENT}),
-    Scenario(
-        "purge with dedupe",
-        completed_after_retry,
-        lambda q, _: q.purge(1),
-        {A: DONE},
-        {A: ABSENT},
-        DEDUPE,
-    ),
-    Scenario(
+    *plain("push again with dedupe", pushed, push, FIRST, FIRST, options=DEDUPE),
+    *plain("claim", pushed, poll, FIRST, SECOND),
+    *plain("take over", expired_elsewhere, poll, SECOND, THIRD),
+    *plain("take over from another host", watched_elsewhere, poll, SECOND, THIRD),
+    *plain("watch another host", held_elsewhere, poll, SECOND, SECOND),
+    *plain("extend", held, lambda q, m: q.extend(m), SECOND, SECOND),
+    *both("ack", held, ack, SECOND, DONE),
+    *plain("ack with a checkpoint", held_with_checkpoint, ack, SECOND, DONE),
+    *plain("nack", held, lambda q, m: q.nack(m), SECOND, SECOND),
+    *plain("release", held, lambda q, m: q.release(m), SECOND, FIRST),
+    *both("dead_letter", held, dead_letter, SECOND, DEAD),
+    *plain("dead-letter the used up", used_up, poll, DEAD, DEAD),
+    *both("dead-letter the torn", torn, poll, DEAD, DEAD, tears=True),
+    *plain("give back the newer", newer, poll, WAITS, WAITS),
+    *both("cancel", pushed, cancel, FIRST, DEAD),
+    *both("cancel the leased", held_with_checkpoint, cancel, SECOND, DEAD),
+    *both("redrive", dead, lambda q, _: q.redrive("a"), DEAD, FIRST),
+    *both("drop", dead_after_retry, lambda q, _: q.drop("a"), DEAD, ABSENT),
+    *both("purge", completed_after_retry, lambda q, _: q.purge(1), DONE, ABSENT),
+    *plain(
         "save_checkpoint",
         held,
         lambda q, m: q.save_checkpoint(m, {"page": 2}),
-        {A: delivered(2)},
-        {A: delivered(2)},
+        SECOND,
+        SECOND,
         checkpoint={"page": 2},
     ),
-    Scenario("sweep", dead, lambda q, _: q.sweep(0), {A: DEAD}, {A: DEAD}, DEDUPE),
+    *plain("sweep", dead, lambda q, _: q.operator.sweep(0), DEAD, DEAD, options=DEDUPE),
 )

@@ -12,6 +12,7 @@ from holdfast.events import Events
 from holdfast.lease.backoff import Backoff
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.lease.lease import Lease, Refused, Renewal
+from holdfast.queue.admission import Delivery
 from holdfast.queue.message import AnyMessage
 from holdfast.testing import ManualClock, MemoryQueue
 from holdfast.worker.worker import Worker, WorkerReport
@@ -147,7 +148,7 @@ class TestQueue(MemoryQueue[AnyMessage]):
     def push_ids(self, *ids: str, **fields: Any) -> None:
         self.push_many([AnyMessage(id=message_id, **fields) for message_id in ids])
 
-    def _claim(self, limit: int) -> list[AnyMessage]:
+    def _claim(self, limit: int) -> Sequence[Delivery]:
         if self.poll_errors:
             raise self.poll_errors.pop(0)
         with self._counting:
@@ -156,7 +157,7 @@ class TestQueue(MemoryQueue[AnyMessage]):
         with self._counting:
             self._out += len(claimed)
             self.most_out = max(self.most_out, self._out)
-        self.log += [f"claim {message.id}" for message in claimed]
+        self.log += [f"claim {delivery.message_id}" for delivery in claimed]
         return claimed
 
     def _settled(self, verb: str, lease: Lease) -> None:
@@ -174,9 +175,9 @@ class TestQueue(MemoryQueue[AnyMessage]):
         self._settled("nack", lease)
         return super()._nack(lease, *args)
 
-    def _release(self, lease: Lease) -> LeaseLost | None:
+    def _release(self, lease: Lease, delay_seconds: float = 0.0) -> LeaseLost | None:
         self._settled("release", lease)
-        return super()._release(lease)
+        return super()._release(lease, delay_seconds)
 
     def _dead_letter(self, lease: Lease, *args: Any) -> LeaseLost | None:
         self._settled("dead_letter", lease)

@@ -239,17 +239,6 @@ def test_a_queue_with_invalid_settings_is_refused(
     assert get_error_code(client.create_queue, QueueName=name, Attributes=attributes) == code
 
 
-def test_a_name_is_free_again_a_minute_after_its_queue_is_deleted(
-    client: Client, url: str, manual_clock: ManualClock
-) -> None:
-    send(client, url)
-    client.delete_queue(QueueUrl=url)
-    manual_clock.advance(59)
-    assert get_error_code(create_queue, client) == "AWS.SimpleQueueService.QueueDeletedRecently"
-    manual_clock.advance(1)
-    assert count_messages(client, create_queue(client)) == (0, 0, 0)
-
-
 def test_the_queues_attributes_are_those_of_aws(client: Client, url: str) -> None:
     answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])
     assert answer["Attributes"] == {

@@ -1,6 +1,6 @@
 """The SQS simulator: dead letters, redrive and FIFO queues."""
 
-from holdfast.testing import ManualClock, SimulatedSqs
+from holdfast.testing import ManualClock
 from support.sqs.calls import (
     Client,
     count_messages,
@@ -51,43 +51,6 @@ def test_a_move_task_brings_dead_letters_back_as_new_messages(
     assert message["Attributes"] == {"ApproximateReceiveCount": "1"}
     assert message["MessageId"] != sent["MessageId"]
     assert count_messages(client, dead) == (0, 0, 0)
-
-
-def test_a_move_task_with_a_rate_follows_the_clock(
-    client: Client, manual_clock: ManualClock
-) -> None:
-    url, dead = create_queue_with_dead_letters(client)
-    for body in "abcd":
-        send(client, url, body)
-    receive(client, url, VisibilityTimeout=0)
-    receive(client, url)
-    source = get_arn(client, dead)
-    handle = client.start_message_move_task(SourceArn=source, MaxNumberOfMessagesPerSecond=2)
-    (task,) = client.list_message_move_tasks(SourceArn=source)["Results"]
-    assert (task["Status"], task["TaskHandle"]) == ("RUNNING", handle["TaskHandle"])
-    start = client.start_message_move_task
-    assert get_error_code(start, SourceArn=source) == "InvalidParameterValue"
-    manual_clock.advance(1)
-    assert receive_bodies(client, url) == ["a", "b"]
-    assert count_messages(client, dead) == (2, 0, 0)
-    manual_clock.advance(2)
-    assert receive_bodies(client, url) == ["c", "d"]
-    (task,) = client.list_message_move_tasks(SourceArn=source)["Results"]
-    assert task["Status"] == "COMPLETED"
-
-
-def test_a_long_poll_returns_a_message_that_is_moved_back() -> None:
-    clock = ManualClock(auto_advance=True)
-    client = SimulatedSqs(clock).client()
-    url, dead = create_queue_with_dead_letters(client)
-    send(client, url, "back")
-    receive(client, url, VisibilityTimeout=0)
-    receive(client, url)
-    client.start_message_move_task(
-        SourceArn=get_arn(client, dead), MaxNumberOfMessagesPerSecond=1
-    )
-    assert receive_bodies(client, url, WaitTimeSeconds=20) == ["back"]
-    assert clock.monotonic() == 1_001
 
 
 def test_a_dead_letter_without_a_source_needs_a_destination(client: Client) -> None:

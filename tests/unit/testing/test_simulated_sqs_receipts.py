@@ -11,10 +11,8 @@ from support.sqs.calls import (
     Client,
     count_messages,
     create_queue,
-    create_queue_with_dead_letters,
     delete,
     extend,
-    get_arn,
     get_error_code,
     open_threads,
     receive,
@@ -203,21 +201,6 @@ class SlowClock(ManualClock):
     def monotonic(self) -> float:
         time.sleep(0.001)
         return super().monotonic()
-
-
-def test_operations_of_different_threads_do_not_interleave() -> None:
-    client = SimulatedSqs(SlowClock()).client()
-    _, dead = create_queue_with_dead_letters(client)
-    send(client, dead)
-    source = get_arn(client, dead)
-
-    def start(_: int) -> str:
-        slowly = {"SourceArn": source, "MaxNumberOfMessagesPerSecond": 1}
-        return get_error_code(client.start_message_move_task, **slowly)
-
-    with ThreadPoolExecutor(4) as pool:
-        codes = sorted(pool.map(start, range(4)))
-    assert codes == ["", *["InvalidParameterValue"] * 3]  # one task at a time
 
 
 def test_many_threads_neither_lose_nor_duplicate_messages(client: Client, url: str) -> None:

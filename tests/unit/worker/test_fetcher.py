@@ -1,6 +1,6 @@
 """The fetcher with one slot and a manual clock. The worker's tests cover many slots."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from holdfast.events import Claimed, Event, Events, GivenBack, PollFailed
 from holdfast.lease.backoff import Backoff
 from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.admission import Delivery
 from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock, MemoryQueue
 from holdfast.worker.fetcher import Fetcher
@@ -22,12 +23,12 @@ class UnreliableQueue(MemoryQueue[AnyMessage]):
         super().__init__(
             lease_seconds=10.0, backoff=Backoff(5.0, 1.0), clock=clock, events=events
         )
-        self.claim: Callable[[int], list[AnyMessage]] = super()._claim
+        self.claim: Callable[[int], Sequence[Delivery]] = super()._claim
         self.errors: list[Exception] = []
         self.stats_calls = 0
         self.claim_limits: list[int] = []
 
-    def _claim(self, limit: int) -> list[AnyMessage]:
+    def _claim(self, limit: int) -> Sequence[Delivery]:
         self.claim_limits.append(limit)
         if self.errors:
             raise self.errors.pop(0)
@@ -118,7 +119,7 @@ def test_messages_claimed_while_closing_are_given_back_uncharged() -> None:
     ground.push("a", "b")
     claim = ground.queue.claim
 
-    def close_meanwhile(limit: int) -> list[AnyMessage]:
+    def close_meanwhile(limit: int) -> Sequence[Delivery]:
         ground.fetcher.close()
         return claim(2)
 
@@ -129,7 +130,7 @@ def test_messages_claimed_while_closing_are_given_back_uncharged() -> None:
         "b",
     ]
     assert ground.in_flight.get_claimed() == set()
-    assert [message.attempts for message in claim(2)] == [1, 1]
+    assert [delivery.attempt for delivery in claim(2)] == [1, 1]
 
 
 def test_messages_that_cannot_be_held_are_given_back_uncharged() -> None:
@@ -300,10 +301,10 @@ def test_a_run_without_end_keeps_trying() -> None:
 def test_until_done_waits_for_messages_that_other_workers_hold() -> None:
     ground = Ground(until_done=True)
     ground.push("a")
-    [held] = ground.queue.claim(1)
+    [held] = ground.queue.poll(1)
     settled_at = ground.clock.monotonic() + 5.0
 
-    def settle_later(limit: int) -> list[AnyMessage]:
+    def settle_later(limit: int) -> Sequence[Delivery]:
         if ground.clock.monotonic() >= settled_at and get_lease(held).live:
             ground.queue.ack(held)
         return []

@@ -11,6 +11,7 @@ from holdfast.events import Completed, Events
 from holdfast.lease.backoff import Backoff
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.lease.lease import Lease
+from holdfast.queue.admission import Delivery
 from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock, MemoryQueue
 from holdfast.worker.fetcher import Fetcher
@@ -28,7 +29,7 @@ class RecordingQueue(MemoryQueue[AnyMessage]):
         self.acks: list[list[str]] = []
         self.ack_errors: list[Exception] = []
 
-    def _claim(self, limit: int) -> list[AnyMessage]:
+    def _claim(self, limit: int) -> Sequence[Delivery]:
         self.claim_limits.append(limit)
         return super()._claim(limit)
 

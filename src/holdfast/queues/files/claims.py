@@ -1,18 +1,18 @@
 """Claiming: take the next task that is due, or take over one whose lease has ended."""
 
 import re
+from dataclasses import dataclass, field
 from math import ceil
 from random import Random
 from threading import Lock
 
 from holdfast.errors import LeaseLost
-from holdfast.queues.files import names
+from holdfast.queues.files import layout
 from holdfast.queues.files.directory import QueueDirectory
-from holdfast.queues.files.lease_watch import LeaseWatch
-from holdfast.queues.files.names import TaskName
+from holdfast.queues.files.layout import TaskName
 from holdfast.queues.files.segments import SegmentReader
 from holdfast.queues.files.server_clock import ServerClock
-from holdfast.queues.files.workers import WorkerCard, WorkerRegistry
+from holdfast.queues.files.workers import LeaseWatch, WorkerCard, WorkerRegistry
 
 # How often leased/ is scanned for leases that ran out: often enough for short leases, and
 # rarely enough that a thousand idle workers do not overload a file server.
@@ -21,41 +21,21 @@ MAX_SCAN_INTERVAL_SECONDS = 0.5
 TAKEN_AWAY = "another worker took the message over, or an operator cancelled it"
 
 
+@dataclass(slots=True, eq=False)
 class Claim:
     """The receipt of a claim: the path that the claimed task has now."""
 
-    __slots__ = (
-        "claimed_ms",
-        "closed",
-        "lock",
-        "name",
-        "path",
-        "saved",
-        "taken_over_from",
-        "task",
-        "worker",
-    )
-
-    def __init__(
-        self,
-        task: TaskName,
-        worker: str,
-        name: str,
-        path: str,
-        claimed_ms: int,
-        taken_over_from: str | None,
-    ) -> None:
-        self.task = task
-        self.worker = worker
-        self.name = name  # of the task and its worker, the part that no renewal changes
-        self.path = path
-        self.claimed_ms = claimed_ms
-        self.taken_over_from = taken_over_from
-        # A renewal changes the path. A thread that settles must not read the path in the
-        # middle of that: it would take its own renewal for a takeover.
-        self.lock = Lock()
-        self.closed = False
-        self.saved = False  # whether this attempt saved a checkpoint
+    task: TaskName
+    worker: str
+    name: str  # of the task and its worker, the part that no renewal changes
+    path: str
+    claimed_ms: int
+    taken_over_from: str | None
+    # A renewal changes the path. A thread that settles must not read the path in the middle of
+    # that: it would take its own renewal for a takeover.
+    lock: Lock = field(default_factory=Lock)
+    closed: bool = False
+    saved: bool = False  # whether this attempt saved a checkpoint
 
     def renew(self, directory: QueueDirectory, asked_ms: int, lease_ms: int) -> bool:
         """Let the lease count from `asked_ms`; return False if the task was taken over."""
@@ -128,7 +108,7 @@ class Claimer:
             self._scan_leases(now)
         while self._overdue:
             late = self._overdue.pop()
-            source, (task, stem) = f"leased/{late[0]}", names.parse_claimed(late)
+            source, (task, stem) = f"leased/{late[0]}", layout.parse_claimed(late)
             try:
                 if claim := self._try_claim(source, task, stem, now, late["worker"]):
                     return claim
@@ -150,7 +130,7 @@ class Claimer:
         self._workers.mark_seen(self.me, now)
         self._overdue, others = [], []
         for name in self._directory.list_required("leased"):
-            if leased := names.LEASED.fullmatch(name):
+            if leased := layout.LEASED.fullmatch(name):
                 ended = self._workers.has_ended(leased, now)
                 if ended is None:
                     others.append(leased)

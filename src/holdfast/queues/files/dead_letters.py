@@ -9,15 +9,14 @@ from holdfast.errors import LeaseLost
 from holdfast.lease.clock import to_utc
 from holdfast.queue.info import CANCELLED, MessageInfo
 from holdfast.queue.manager import MAX_SECONDS, Progress
-from holdfast.queues.files import names
-from holdfast.queues.files.checkpoints import Checkpoints
+from holdfast.queues.files import layout
 from holdfast.queues.files.claims import Claim, make_lease_lost
 from holdfast.queues.files.dedupe import DedupeIndex, IdLockBusy, WaitBudget
 from holdfast.queues.files.directory import QueueDirectory
-from holdfast.queues.files.history import AttemptHistory
-from holdfast.queues.files.names import TaskName
+from holdfast.queues.files.layout import TaskName
 from holdfast.queues.files.producer import Producer
 from holdfast.queues.files.server_clock import ServerClock
+from holdfast.queues.files.task_notes import TaskNotes
 
 _MAX_LEASE_MS = int(MAX_SECONDS * 1000)
 
@@ -29,13 +28,12 @@ class DeadLetterFolder:
         self,
         directory: QueueDirectory,
         producer: Producer,
-        history: AttemptHistory,
-        checkpoints: Checkpoints,
+        notes: TaskNotes,
         dedupe: DedupeIndex,
         server_clock: ServerClock,
     ) -> None:
-        self._directory, self._producer, self._history = directory, producer, history
-        self._checkpoints, self._dedupe, self._server_clock = checkpoints, dedupe, server_clock
+        self._directory, self._producer, self._notes = directory, producer, notes
+        self._dedupe, self._server_clock = dedupe, server_clock
 
     def add(
         self,
@@ -58,7 +56,7 @@ class DeadLetterFolder:
 
     def cancel(self, path: str, info: MessageInfo) -> bool:
         """Move a task that waits or is leased to failed/; return False if it has moved."""
-        task = names.to_task(info).cancelled()
+        task = layout.to_task(info).cancelled()
         worker_id = info.holder.worker_id if info.holder else ""
         lease_seconds = info.holder.lease_seconds if info.holder else None
         moved = self._add(
@@ -67,7 +65,7 @@ class DeadLetterFolder:
             lambda target: self._directory.rename(path, target, target_is_unique=False),
         )
         if moved:
-            self._add_history(task, "cancelled", CANCELLED, worker_id)
+            self._notes.add_attempt(task, "cancelled", worker_id, CANCELLED)
         return moved
 
     def _add(
@@ -83,12 +81,12 @@ class DeadLetterFolder:
         self._write_reason(task, *cause)
         # Mark the task before it moves, because its id may be free soon; see dedupe.py.
         id_hash = self._dedupe.mark(task.key, message_id=cause[0])
-        target = names.format_failed_path(task)
+        target = layout.format_failed_path(task)
         if not move(target):
             if not self._directory.exists(target):  # unless another operator cancelled it
                 self._remove_reason(task)
             return False
-        if not self._directory.exists(names.format_reason_path(task)):
+        if not self._directory.exists(layout.format_reason_path(task)):
             # The file server's clock was set, and a sweep took the new reason for an old
             # leftover.
             self._write_reason(task, *cause)
@@ -120,7 +118,9 @@ class DeadLetterFolder:
         if lease_seconds is not None:
             body |= {"at_ms": now_ms, "lease_ms": ceil(lease_seconds * 1000)}
         self._directory.refuse_links("failed")
-        self._directory.put(names.format_reason_path(task), json.dumps(body, indent=1).encode())
+        self._directory.put(
+            layout.format_reason_path(task), json.dumps(body, indent=1).encode()
+        )
 
     def _free_id(self, task: TaskName, id_hash: str) -> None:
         """Free the id of a task that moved, if that is possible without waiting.
@@ -128,39 +128,33 @@ class DeadLetterFolder:
         Otherwise the next push of the id or a sweep does it, because of the mark.
         """
         with suppress(OSError, IdLockBusy), self._dedupe.lock_id(id_hash, wait_seconds=0.0):
-            self._dedupe.free_dead_letter(id_hash, task.key, names.format_failed_path(task))
+            self._dedupe.free_dead_letter(id_hash, task.key, layout.format_failed_path(task))
 
     def _remove_reason(self, task: TaskName) -> None:
-        self._directory.remove(names.format_reason_path(task))
-
-    def explain_exhausted(self, task: TaskName) -> str:
-        """Return the reason for a task that was claimed too often, with its last failure."""
-        past = self._history.read(task.key)
-        last = f"; the last: {past[-1].reason}" if past else ""
-        return f"gave up after {task.attempts - 1} attempts{last}"
+        self._directory.remove(layout.format_reason_path(task))
 
     def list_all(self) -> Iterator[TaskName]:
         """List all dead letters, by name."""
         for name in sorted(self._directory.list("failed")):
-            if match := names.FAILED.fullmatch(name):
-                yield names.parse_task(match)
+            if match := layout.FAILED.fullmatch(name):
+                yield layout.parse_task(match)
 
     def find(self, message_id: str) -> list[TaskName]:
         """Find the dead letters of one id. An unreadable one is found by its key."""
-        id_hash = names.hash_id(message_id)
+        id_hash = layout.hash_id(message_id)
         return [
             task
             for task in self.list_all()
             if task.key == message_id
-            or (names.has_hash(task.key, id_hash) and self._read_id(task) == message_id)
+            or (layout.has_hash(task.key, id_hash) and self._read_id(task) == message_id)
         ]
 
     def _read_id(self, task: TaskName) -> str | None:
         """Return the id of a dead letter, or None if it cannot be read."""
-        body = self._directory.read_json(names.format_failed_path(task)) or {}
+        body = self._directory.read_json(layout.format_failed_path(task)) or {}
         known = body.get("id")
         if not known:
-            known = (self._directory.read_json(names.format_reason_path(task)) or {}).get(
+            known = (self._directory.read_json(layout.format_reason_path(task)) or {}).get(
                 "message_id"
             )
         return known if isinstance(known, str) and known != task.key else None
@@ -194,7 +188,7 @@ class DeadLetterFolder:
         if not moved:
             return False
         self._remove_reason(task)
-        self._add_history(task, "redriven", "redriven by an operator")
+        self._notes.add_attempt(task, "redriven", "", "redriven by an operator")
         return True
 
     def _compute_held_ms(self, task: TaskName) -> int:
@@ -202,25 +196,18 @@ class DeadLetterFolder:
 
         It cannot have renewed the lease after the cancel, so not for longer than the lease.
         """
-        match self._directory.read_json(names.format_reason_path(task)):
+        match self._directory.read_json(layout.format_reason_path(task)):
             case {"at_ms": int(at_ms), "lease_ms": int(lease_ms)} if lease_ms <= _MAX_LEASE_MS:
                 left_ms = at_ms + lease_ms - self._server_clock.read_wall_ms()
                 return max(0, min(lease_ms, left_ms))
         return 0
-
-    def _add_history(
-        self, task: TaskName, outcome: str, reason: str, worker_id: str = ""
-    ) -> None:
-        now = to_utc(self._server_clock.read_wall_ms() / 1000)
-        with suppress(OSError):  # the task has moved, even if its history cannot be written
-            self._history.add(task, outcome, at=now, worker_id=worker_id, reason=reason)
 
     def drop(self, task: TaskName, message_id: str) -> bool:
         """Remove a dead letter with its reason, history and checkpoints.
 
         Returns False if it was redriven meanwhile. Then all of these are still needed.
         """
-        path = names.format_failed_path(task)
+        path = layout.format_failed_path(task)
         # An interrupted dead-lettering or redrive may have left the record. Without the dead
         # letter it would keep the id taken.
         if id_hash := self._dedupe.find_hash(task.key, message_id):
@@ -230,13 +217,13 @@ class DeadLetterFolder:
             return False
         self._dedupe.remove_marks(task.key)
         self._remove_reason(task)
-        self._history.forget(task.key)
-        self._checkpoints.forget(task.key)
+        self._notes.forget_attempts(task.key)
+        self._notes.forget_checkpoints(task.key)
         return True
 
     def _move_back(self, task: TaskName, target: str) -> bool:
         moved = self._directory.move(
-            names.format_failed_path(task), target, target_is_unique=False
+            layout.format_failed_path(task), target, target_is_unique=False
         )
         if moved:
             self._producer.sync_parent(target)
@@ -245,8 +232,8 @@ class DeadLetterFolder:
     def _move_back_with_id(self, task: TaskName, target: str) -> bool:
         """With the id lock: make the record first, so that no push of the id intervenes."""
         message_id = self._read_id(task)
-        id_hash = names.hash_id(message_id) if message_id else ""
-        if not names.has_hash(task.key, id_hash):  # unreadable, or its id was edited
+        id_hash = layout.hash_id(message_id) if message_id else ""
+        if not layout.has_hash(task.key, id_hash):  # unreadable, or its id was edited
             return self._move_back(task, target)
         if not self._dedupe.reclaim_id(id_hash, task):
             return False

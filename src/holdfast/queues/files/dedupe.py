@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from holdfast.errors import QueueUnavailable
-from holdfast.queues.files import names
+from holdfast.queues.files import layout
 from holdfast.queues.files.directory import QueueDirectory
-from holdfast.queues.files.names import TaskName
+from holdfast.queues.files.layout import TaskName
 
 ID_LOCK_TIMEOUT_SECONDS = (
     10.0  # a lock is held for a few file operations; if it lasts longer, its holder is frozen
@@ -140,7 +140,7 @@ class DedupeIndex:
 
     def list_hashes(self) -> Iterator[str]:
         """List the hashes of all ids that have a record."""
-        return (name for name in self._directory.list("ids") if names.ID_HASH.fullmatch(name))
+        return (name for name in self._directory.list("ids") if layout.ID_HASH.fullmatch(name))
 
     def group_by_tail(self) -> dict[str, list[str]]:
         """Group the hashes of all ids that have a record by the end of their keys."""
@@ -156,7 +156,7 @@ class DedupeIndex:
         """
         try:
             text = self._directory.fs.readlink(
-                names.format_id_path(id_hash), dir_fd=self._directory.fd
+                layout.format_id_path(id_hash), dir_fd=self._directory.fd
             )
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -164,7 +164,7 @@ class DedupeIndex:
             if error.errno == errno.EINVAL:  # not a symlink
                 return _UNKNOWN
             raise
-        is_key = names.KEY.fullmatch(text) and names.has_hash(text, id_hash)
+        is_key = layout.KEY.fullmatch(text) and layout.has_hash(text, id_hash)
         return text if is_key else _UNKNOWN
 
     def is_taken(self, id_hash: str) -> bool:
@@ -181,13 +181,13 @@ class DedupeIndex:
 
     def _has_live_task(self, id_hash: str) -> bool:
         return any(
-            names.has_hash(key, id_hash)
+            layout.has_hash(key, id_hash)
             for _ in range(LISTING_PASSES)
             for key in self.list_live_keys()
         )
 
     def _is_in_failed(self, key: str) -> bool:
-        listed = filter(names.FAILED.fullmatch, self._directory.list("failed"))
+        listed = filter(layout.FAILED.fullmatch, self._directory.list("failed"))
         return any(name.startswith(key) for name in listed)
 
     def list_live_keys(self) -> Iterator[str]:
@@ -207,7 +207,7 @@ class DedupeIndex:
 
     def record(self, id_hash: str, key: str, mark_path: str | None = None) -> None:
         """With the id lock: make the id belong to this key from now on."""
-        path = names.format_id_path(id_hash)
+        path = layout.format_id_path(id_hash)
         if not self._make_link(key, path, mark_path):
             self.free(id_hash, self.read_key(id_hash))
             if not self._make_link(key, path, mark_path):
@@ -219,7 +219,7 @@ class DedupeIndex:
 
     def free(self, id_hash: str, key: str | None) -> bool:
         """With the id lock: let this id be pushed again; its record names `key`."""
-        freed = self._directory.remove(names.format_id_path(id_hash))
+        freed = self._directory.remove(layout.format_id_path(id_hash))
         if key:
             self.remove_marks(key)
         return freed
@@ -279,7 +279,7 @@ class DedupeIndex:
         id_hash = self.find_hash(key, message_id)
         if id_hash is not None:
             self._make_link(
-                key, names.format_dead_mark_path(key), names.format_id_path(id_hash)
+                key, layout.format_dead_mark_path(key), layout.format_id_path(id_hash)
             )
             self._sync()
         return id_hash
@@ -289,7 +289,7 @@ class DedupeIndex:
 
         The task may be dead again by now. A new mark of that stays.
         """
-        self._directory.remove(names.format_redrive_mark_path(key))
+        self._directory.remove(layout.format_redrive_mark_path(key))
 
     def remove_marks(self, key: str) -> None:
         """Remove all marks of a task."""
@@ -302,8 +302,8 @@ class DedupeIndex:
         A task that cannot be read has its key in place of its id. Then its record is
         searched for.
         """
-        candidates = [names.hash_id(message_id)]
-        if not names.has_hash(key, candidates[0]):
+        candidates = [layout.hash_id(message_id)]
+        if not layout.has_hash(key, candidates[0]):
             is_in_use = self._directory.exists(_format_lock_path(key[10:]))
             candidates = self.group_by_tail().get(key[10:], []) if is_in_use else []
         return next((each for each in candidates if self.read_key(each) == key), None)
@@ -315,7 +315,7 @@ class DedupeIndex:
         or if its id was pushed again. Its mark stays for a redrive.
         """
         is_owner = self._directory.exists(path) and self.read_key(id_hash) == key
-        return is_owner and self._directory.remove(names.format_id_path(id_hash))
+        return is_owner and self._directory.remove(layout.format_id_path(id_hash))
 
     def reclaim_id(self, id_hash: str, task: TaskName) -> bool:
         """With the id lock: give a dead letter its id again, before it moves back.
@@ -323,12 +323,12 @@ class DedupeIndex:
         Returns False if another task has the id, or if the dead letter is gone.
         """
         owner = self.read_key(id_hash)
-        if owner == task.key and not self._directory.exists(names.format_failed_path(task)):
+        if owner == task.key and not self._directory.exists(layout.format_failed_path(task)):
             return False  # it was redriven already
         if owner not in (None, task.key) and self.is_taken(id_hash):
             return False
-        mark_path = names.format_redrive_mark_path(task.key)
-        if not self._directory.rename(names.format_dead_mark_path(task.key), mark_path):
+        mark_path = layout.format_redrive_mark_path(task.key)
+        if not self._directory.rename(layout.format_dead_mark_path(task.key), mark_path):
             self._make_link(task.key, mark_path)
         if owner == task.key:
             self._sync()
@@ -338,7 +338,7 @@ class DedupeIndex:
 
 
 def _format_mark_paths(key: str) -> tuple[str, str]:
-    return names.format_dead_mark_path(key), names.format_redrive_mark_path(key)
+    return layout.format_dead_mark_path(key), layout.format_redrive_mark_path(key)
 
 
 def _format_lock_path(id_hash: str) -> str:

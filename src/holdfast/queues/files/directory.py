@@ -6,8 +6,8 @@ import os
 import secrets
 import stat
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,6 +46,14 @@ class QueueDirectory:
         self._close_fd = weakref.finalize(self, os.close, self.fd)
         access = get_access(fs.stat(self.fd))
         self._shared, self._modes = access == "group", MODES[access]
+
+    @contextmanager
+    def translate_errors(self) -> Iterator[None]:
+        """Raise errors of the filesystem as QueueUnavailable, with one clear line."""
+        try:
+            yield
+        except OSError as error:
+            raise to_queue_unavailable(self.folder, error) from error
 
     def close(self) -> None:
         """Close the folder. This also happens when the object is garbage-collected."""

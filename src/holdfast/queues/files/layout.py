@@ -1,10 +1,31 @@
-"""The folders of a queue: their paths, and how they are made."""
+"""The folders of a queue, and the file names in them, which are the complete state of a task.
+
+    pending/<segment>/<key>~<n>[-<refunds>]~<due_ms>.json
+    leased/<key>~<n>[-<refunds>]~<worker>~<claimed_ms>+<renewed_after_ms>+<lease_ms>.json
+    completed/<hour>/<key>~<n>[-<refunds>]~<worker>~<done_ms>.json
+    failed/<key>~<n>[-<refunds>].json        and the same with .reason.json
+
+`key` is a nonce of the push and a hash of the id, so an id that is pushed again gets a new
+name. `n` counts claims and never falls: it is the fence. `refunds` of these claims were
+given back unstarted and are not charged as attempts. A cancellation raises both, because it
+takes the task from its holder. No name is ever used twice. A lease
+ends at the sum of its three numbers. Earlier releases wrote `<claimed_ms>+<held_ms>`. It is
+read as a lease of `held_ms` that was never renewed, which has the same end and at least the
+same length.
+
+Digits are ASCII, because \\d would match the digits of every script, and int() reads those
+as well.
+"""
 
 import os
+import re
 import shlex
+from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple
 
-from holdfast.errors import ConfigError, QueueNotFound
+from holdfast.errors import ConfigError, InvalidName, QueueNotFound
+from holdfast.queue.info import MessageInfo
 from holdfast.queues.files.directory import QueueDirectory, to_queue_unavailable
 from holdfast.queues.files.fsops import FsOps
 from holdfast.store.file_modes import MODES, Access, get_access, make_folders, require_no_file
@@ -96,3 +117,146 @@ def _sync_upwards(folder: Path, fs: FsOps) -> None:
             fs.fsync(fd)
         finally:
             fs.close(fd)
+
+
+_TASK = r"(?P<key>[0-9a-f]{18})~(?P<fence>[0-9]{1,9})(?:-(?P<refunds>[0-9]{1,9}))?"
+PENDING = re.compile(_TASK + r"~(?P<due_ms>[0-9]{1,15})\.json")
+LEASED = re.compile(
+    _TASK + r"~(?P<worker>[0-9a-z]{1,16})~(?P<claimed_ms>[0-9]{1,15})"
+    r"\+(?:(?P<renewed_after_ms>[0-9]{1,15})\+)?(?P<lease_ms>[0-9]{1,15})\.json"
+)
+COMPLETED = re.compile(_TASK + r"~(?P<worker>[0-9a-z]{1,16})~(?P<done_ms>[0-9]{1,15})\.json")
+FAILED = re.compile(_TASK + r"\.json")
+REASON = re.compile(_TASK + r"\.reason\.json")
+# A name that ends in "s" is a sealed segment, see segments.py.
+SEGMENT = re.compile(r"(?P<start_ms>[0-9]{13})-[0-9a-f]{1,16}-[0-9]{1,12}(?P<sealed>s?)")
+ID_HASH = re.compile(r"[0-9a-f]{40}")
+KEY = re.compile(r"[0-9a-f]{18}")
+MARK = re.compile(r"(?:dead|redrive)-(?P<key>[0-9a-f]{18})")  # see dedupe.py
+HOUR = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}")
+# An extended attribute of a leased file. Other users may write it, too.
+BEAT = re.compile(
+    r"(?P<fence>[0-9]{1,9}) (?P<beat_ms>[0-9]{1,15})(?: (?P<progress>-?[0-9]{1,15}\.[0-9]{6}))?"
+)
+CHECKPOINT = re.compile(r"(?P<fence>[0-9]{1,9})\.json")
+# One claim a second for three years. No queue has written a higher fence.
+MAX_FENCE = 99_999_999
+_LAST_FENCE = 999_999_999  # the highest fence that the patterns can read
+
+
+def format_beat(fence: int, beat_ms: int, progress: float | None) -> str:
+    """Return the text that keeps the last beat of a claim."""
+    return f"{fence} {beat_ms}" + ("" if progress is None else f" {progress:.6f}")
+
+
+class TaskName(NamedTuple):
+    """The part that all names of a task have: its push, its claims and its refunds."""
+
+    key: str
+    fence: int
+    refunds: int
+
+    @property
+    def attempts(self) -> int:
+        """The number of claims that are charged as attempts."""
+        return self.fence - self.refunds
+
+    def refunded(self) -> "TaskName":
+        """Return the name with one more claim that is not charged."""
+        return self._replace(refunds=self.refunds + 1)
+
+    def cancelled(self) -> "TaskName":
+        """Return the name for a cancelled task, with the same attempts.
+
+        Its fence is higher than that of a holder, so that the holder does not take the
+        cancelled task for the one that it dead-letters. It rises by two, because with one it
+        would be the name that a worker gives to a task that it finds out of attempts.
+        """
+        fence, refunds = min(self.fence, _LAST_FENCE - 2), min(self.refunds, _LAST_FENCE - 2)
+        return self._replace(fence=fence + 2, refunds=refunds + 2)
+
+    @property
+    def stem(self) -> str:
+        """The name as text, without the part that depends on the state."""
+        if self.refunds:
+            return f"{self.key}~{self.fence}-{self.refunds}"
+        return f"{self.key}~{self.fence}"
+
+
+def explain_impossible(task: TaskName) -> str:
+    """Return the reason for a dead letter whose name no queue can have written."""
+    return (
+        f"its file name says {task.fence:,} claims, {task.refunds:,} of them not charged, "
+        "which no queue wrote: push its body as a new message, then drop this one"
+    )
+
+
+def parse_task(match: re.Match[str]) -> TaskName:
+    """Return the task of a name that one of the task patterns above matched."""
+    key, fence, refunds = match.group("key", "fence", "refunds")
+    return TaskName(key, int(fence), int(refunds) if refunds else 0)
+
+
+def to_task(info: MessageInfo) -> TaskName:
+    """Return the task that a message info describes."""
+    return TaskName(info.key, info.fence, info.fence - info.attempts)
+
+
+def parse_claimed(match: re.Match[str]) -> tuple[TaskName, str]:
+    """Return what a matched task becomes with one more claim, and the stem of its new name.
+
+    The last fence that a name can carry is its own successor. Such a task is only
+    dead-lettered, and its name must stay one that operators' commands can read.
+    """
+    key, fence_text, refunds_text = match.group("key", "fence", "refunds")
+    fence = min(int(fence_text) + 1, _LAST_FENCE)
+    if not refunds_text:
+        return TaskName(key, fence, 0), f"{key}~{fence}"
+    task = TaskName(key, fence, int(refunds_text))
+    return task, task.stem
+
+
+def parse_deadline_ms(leased: re.Match[str]) -> int:
+    """Return when the lease in a name matched by LEASED ends, on its holder's timeline."""
+    claimed_ms, renewed_after_ms, lease_ms = leased.group(
+        "claimed_ms", "renewed_after_ms", "lease_ms"
+    )
+    return int(claimed_ms) + int(renewed_after_ms or 0) + int(lease_ms)
+
+
+def format_failed_path(task: TaskName) -> str:
+    """Return the path of a dead letter."""
+    return f"failed/{task.stem}.json"
+
+
+def format_reason_path(task: TaskName) -> str:
+    """Return the path of a dead letter's reason."""
+    return f"failed/{task.stem}.reason.json"
+
+
+def format_id_path(id_hash: str) -> str:
+    """Return the path of an id's record."""
+    return f"ids/{id_hash}"
+
+
+def format_dead_mark_path(key: str) -> str:
+    """Return the path of the mark that a task is, or is about to be, a dead letter."""
+    return f"ids/dead-{key}"
+
+
+def format_redrive_mark_path(key: str) -> str:
+    """Return the path of the mark that a dead letter is about to move back."""
+    return f"ids/redrive-{key}"
+
+
+def has_hash(key: str, id_hash: str) -> bool:
+    """Return whether this key can be a push of that id."""
+    return key[10:] == id_hash[:8]
+
+
+def hash_id(message_id: str) -> str:
+    """Return the complete hash of an id, on which dedupe relies."""
+    try:
+        return blake2b(message_id.encode(), digest_size=20).hexdigest()
+    except UnicodeEncodeError:
+        raise InvalidName(f"message id {message_id!r} is not valid Unicode text") from None

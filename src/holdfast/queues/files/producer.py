@@ -10,7 +10,7 @@ from threading import Lock
 from holdfast.errors import QueueUnavailable
 from holdfast.queues.files.dedupe import DedupeIndex
 from holdfast.queues.files.directory import QueueDirectory
-from holdfast.queues.files.record_check import RecordCheck
+from holdfast.queues.files.housekeeping import RecordCheck
 from holdfast.queues.files.segments import SegmentWriter
 from holdfast.queues.files.server_clock import ServerClock
 

@@ -8,7 +8,7 @@
     nack         leased/k~n~me~…  ─▶ pending/<segment>/k~n~due
     release      leased/k~n~me~…  ─▶ pending/<segment>/k~n-1~due      one refund: not charged
     dead-letter  leased/k~n~me~…  ─▶ failed/k~n
-    cancel       pending/…/k~n~…  ─▶ failed/k~n+2-2                   two refunds, see names.py
+    cancel       pending/…/k~n~…  ─▶ failed/k~n+2-2                   two refunds, see layout.py
                  leased/k~n~…     ─▶ failed/k~n+2-2
     redrive      failed/k~n       ─▶ pending/<segment>/k~n-n~due
 
@@ -19,50 +19,36 @@ clock and without deletion.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from itertools import chain, islice
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from math import ceil
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
-from holdfast import events as ev
 from holdfast.errors import (
     ConfigError,
     HoldfastError,
     LeaseLost,
-    MalformedMessage,
-    NewerSchema,
 )
-from holdfast.events import Events
 from holdfast.lease import after_fork
-from holdfast.lease.backoff import Backoff
-from holdfast.lease.clock import SYSTEM_CLOCK, Clock, to_utc
+from holdfast.lease.clock import to_utc
 from holdfast.lease.lease import RENEWED, Lease, Refused, Renewal, Unanswered
+from holdfast.queue.admission import Delivery
 from holdfast.queue.manager import (
-    ANY_FIELDS,
-    MessageInfo,
-    MessagePage,
-    MessageState,
-    Progress,
+    QueueKeywords,
     QueueManager,
     QueueStats,
-    QueueWorker,
-    ignore_progress,
+    encode_checkpoint,
 )
 from holdfast.queue.message import (
     AnyMessage,
     M,
-    MessageCodec,
-    attach_lease,
     get_lease,
     pack_headers,
     unpack_headers,
 )
-from holdfast.queue.search import select_messages
-from holdfast.queues.files import layout, names
-from holdfast.queues.files.checkpoints import Checkpoints
+from holdfast.queues.files import layout
 from holdfast.queues.files.claims import (
     TAKEN_AWAY,
     Claim,
@@ -70,24 +56,21 @@ from holdfast.queues.files.claims import (
     make_lease_lost,
 )
 from holdfast.queues.files.dead_letters import DeadLetterFolder
-from holdfast.queues.files.dedupe import LISTING_PASSES, DedupeIndex, WaitBudget
+from holdfast.queues.files.dedupe import DedupeIndex, WaitBudget
 from holdfast.queues.files.directory import to_holdfast_error, to_queue_unavailable
 from holdfast.queues.files.fsops import FsOps
-from holdfast.queues.files.history import AttemptHistory
-from holdfast.queues.files.housekeeping import SWEEP_SECONDS, Housekeeping
-from holdfast.queues.files.inspector import Inspector
-from holdfast.queues.files.names import MAX_FENCE, TaskName
+from holdfast.queues.files.housekeeping import SWEEP_SECONDS, Housekeeping, RecordCheck
+from holdfast.queues.files.layout import MAX_FENCE, TaskName
+from holdfast.queues.files.operator import FilesOperator
 from holdfast.queues.files.producer import OutgoingTask, Producer
-from holdfast.queues.files.record_check import RecordCheck
 from holdfast.queues.files.server_clock import ServerClock
+from holdfast.queues.files.task_notes import TaskNotes
 from holdfast.queues.files.workers import WorkerRegistry
 from holdfast.store.file_modes import MODES, Access
 
-NEWER_SCHEMA_DELAY_SECONDS = 30.0
 # push_many publishes this many messages together, if they are not larger than this.
 MAX_BATCH_MESSAGES = 500
 MAX_BATCH_BYTES = 8 << 20
-_LIVE = (MessageState.PENDING, MessageState.LEASED)
 
 Durability = Literal["process", "power"]
 
@@ -115,25 +98,14 @@ class FilesystemQueue(QueueManager[M]):
         *,
         campaign: str = "default",
         queue: str = "default",
-        lease_seconds: float = 60.0,
-        max_attempts: int = 5,
-        backoff: Backoff = Backoff(),  # noqa: B008  # frozen
         durability: Durability = "process",
         dedupe: bool = False,
         access: Access = "private",
         create: bool = True,
-        clock: Clock = SYSTEM_CLOCK,
-        events: Events | None = None,
         fs: FsOps | None = None,
+        **settings: Unpack[QueueKeywords],
     ) -> None:
-        super().__init__(
-            f"{campaign}/{queue}",
-            lease_seconds=lease_seconds,
-            max_attempts=max_attempts,
-            backoff=backoff,
-            clock=clock,
-            events=events,
-        )
+        super().__init__(f"{campaign}/{queue}", model, **settings)
         if durability not in ("process", "power"):
             raise ConfigError(f"durability must be 'process' or 'power', not {durability!r}")
         if access not in MODES:
@@ -141,15 +113,12 @@ class FilesystemQueue(QueueManager[M]):
         self.folder = layout.get_queue_folder(Path(root), campaign, queue)
         self.durability, self.dedupe = durability, dedupe
         self._durable = durability == "power"
-        self.model = model
-        self._codec: MessageCodec[M] = MessageCodec(model)
         self._directory = layout.open_directory(
             self.folder, fs or FsOps(), create=create, durable=self._durable, access=access
         )
-        self._server_clock = ServerClock(self._directory, clock)
+        self._server_clock = ServerClock(self._directory, self.clock)
         self._workers = WorkerRegistry(self._directory, self._server_clock)
-        self._history = AttemptHistory(self._directory)
-        self._checkpoints = Checkpoints(self._directory)
+        self._notes = TaskNotes(self._directory, self._server_clock)
         self._dedupe = DedupeIndex(self._directory)
         self._build_process_state()
         after_fork.run_after_fork(self, FilesystemQueue._build_process_state)
@@ -164,23 +133,20 @@ class FilesystemQueue(QueueManager[M]):
         self._claim_lock = Lock()
         self._completed = (-1, "")  # the second of the last check, and the hour's folder
         self._dead_letters = DeadLetterFolder(
-            self._directory,
-            self._producer,
-            self._history,
-            self._checkpoints,
-            self._dedupe,
-            self._server_clock,
-        )
-        self._inspector = Inspector(
-            self._directory, self._server_clock, self._workers, self._history, self._checkpoints
+            self._directory, self._producer, self._notes, self._dedupe, self._server_clock
         )
         self._housekeeping = Housekeeping(
+            self._directory, self._server_clock, self._notes, self._dedupe, record_check
+        )
+        self.operator: FilesOperator = FilesOperator(
+            self.name,
+            self.capabilities,
             self._directory,
             self._server_clock,
-            self._history,
-            self._checkpoints,
-            self._dedupe,
-            record_check,
+            self._workers,
+            self._notes,
+            self._dead_letters,
+            self._housekeeping,
         )
 
     # -- producing
@@ -191,7 +157,7 @@ class FilesystemQueue(QueueManager[M]):
             self._check_delay(delay_seconds)
         push = self._producer.push_once if self.dedupe else self._producer.push
         try:
-            push(names.hash_id(message.id), body, delay_seconds, self._pack_headers(message))
+            push(layout.hash_id(message.id), body, delay_seconds, self._pack_headers(message))
         except OSError as error:
             raise to_queue_unavailable(self.folder, error) from error
         return message.id
@@ -207,7 +173,7 @@ class FilesystemQueue(QueueManager[M]):
             if len(batch) >= MAX_BATCH_MESSAGES or size + len(body) > MAX_BATCH_BYTES:
                 self._push_batch(batch, delay_seconds)
                 batch, size = [], 0
-            batch.append((names.hash_id(message.id), body, self._pack_headers(message)))
+            batch.append((layout.hash_id(message.id), body, self._pack_headers(message)))
             size += len(body)
             pushed.append(message.id)
         self._push_batch(batch, delay_seconds)
@@ -217,7 +183,7 @@ class FilesystemQueue(QueueManager[M]):
         return None if self.tracing is None else pack_headers(message)
 
     def _push_batch(self, batch: Sequence[OutgoingTask], delay_seconds: float) -> None:
-        with self._translate_errors():
+        with self._directory.translate_errors():
             if self.dedupe:
                 for id_hash, body, headers in batch:
                     self._producer.push_once(id_hash, body, delay_seconds, headers)
@@ -226,21 +192,21 @@ class FilesystemQueue(QueueManager[M]):
 
     # -- consuming
 
-    def _claim(self, limit: int) -> list[M]:
-        claimed: list[M] = []
+    def _claim(self, limit: int) -> Sequence[Delivery]:
+        deliveries: list[Delivery] = []
         try:
             with self._claim_lock:
                 claimer = self._claimer or self._register()
-                while len(claimed) < limit:
+                while len(deliveries) < limit:
                     asked_at = self.clock.monotonic()
                     if (claim := claimer.claim_next(asked_at)) is None:
                         break
-                    if (message := self._receive(claim, asked_at)) is not None:
-                        claimed.append(message)
+                    if (delivery := self._read(claim, asked_at)) is not None:
+                        deliveries.append(delivery)
         except (OSError, HoldfastError) as error:
-            if not claimed:  # messages claimed before the error must still be returned
+            if not deliveries:  # messages claimed before the error must still be returned
                 raise to_holdfast_error(self.folder, error) from error
-        return claimed
+        return deliveries
 
     def _register(self) -> Claimer:
         self._housekeeping.sweep_leftovers(SWEEP_SECONDS, WaitBudget(0.0))
@@ -249,87 +215,43 @@ class FilesystemQueue(QueueManager[M]):
         )
         return claimer
 
-    def _receive(self, claim: Claim, asked_at: float) -> M | None:
-        """Return the message of a claim, or None if it must not be delivered."""
+    def _read(self, claim: Claim, asked_at: float) -> Delivery | None:
+        """Read a claimed task. Returns None if it is gone."""
+        task = key, fence, refunds = claim.task
+        body, problem, headers, earlier_worker = b"", None, None, None
         try:
-            message = self._codec.decode(
-                self._directory.read(claim.path, 2 * self._codec.max_bytes)
-            )
+            body = self._directory.read(claim.path, 2 * self._codec.max_bytes)
         except FileNotFoundError:
             return None
-        except NewerSchema as error:
-            self._wait_for_newer_code(claim, error)
-            return None
-        except (MalformedMessage, ValueError) as error:
-            message_id = getattr(error, "message_id", None) or claim.task.key
-            self._dead_letter_claim(
-                claim, message_id, f"malformed: {error}", log_reason="malformed"
-            )
-            return None
         except PermissionError:
-            reason = "it cannot be read: correct its mode, then redrive it"
-            self._dead_letter_claim(claim, claim.task.key, reason, log_reason=reason)
-            return None
-        _, fence, refunds = claim.task
-        attempt = fence - refunds
-        if attempt < 1 or fence > MAX_FENCE:
-            reason = names.explain_impossible(claim.task)
-            self._dead_letter_claim(claim, message.id, reason, log_reason=reason)
-            return None
+            problem = "it cannot be read: correct its mode, then redrive it"
+        except ValueError as error:
+            problem = f"malformed: {error}"
+        if fence <= refunds or fence > MAX_FENCE:
+            problem = layout.explain_impossible(task)
         if claim.taken_over_from is not None:
-            self._report_takeover(claim, message.id, claim.taken_over_from)
-        if attempt > self.max_attempts:
-            self._dead_letter_exhausted(claim, message.id)
-            return None
-        lease = Lease(
-            self,
-            claim,
-            message_id=message.id,
-            attempt=attempt,
-            fence=fence,
-            claimed_at=asked_at,
-            seconds=self.lease_seconds,
-        )
-        attach_lease(message, lease)
+            earlier_worker = self._workers.get_worker_id(claim.taken_over_from)
+            earlier = TaskName(key, fence - 1, refunds)
+            reason = "its lease ran out: the worker died or froze"
+            self._notes.add_attempt(earlier, "lost", earlier_worker, reason)
         if self.tracing is not None:
-            headers = self._directory.read_headers(claim.path)
-            if headers is not None:
-                unpack_headers(message, headers)
-        return message
-
-    def _report_takeover(self, claim: Claim, message_id: str, token: str) -> None:
-        earlier_worker = self._workers.get_worker_id(token)
-        earlier = TaskName(claim.task.key, claim.task.fence - 1, claim.task.refunds)
-        self._add_history(earlier, "lost", token, "its lease ran out: the worker died or froze")
-        self.events.emit(
-            ev.TakenOver(self.name, message_id, claim.task.attempts, from_worker=earlier_worker)
+            headers = unpack_headers(self._directory.read_headers(claim.path))
+        return Delivery(
+            claim,
+            key,
+            body,
+            fence - refunds,
+            fence,
+            asked_at,
+            earlier_worker,
+            headers,
+            problem,
         )
 
-    def _wait_for_newer_code(self, claim: Claim, error: NewerSchema) -> None:
-        self._put_back(claim, claim.task.refunded(), NEWER_SCHEMA_DELAY_SECONDS)
-        message_id = error.message_id or claim.task.key
-        self.events.emit(
-            ev.SchemaTooNew(self.name, message_id, claim.task.attempts, error.version)
-        )
-
-    def _dead_letter_exhausted(self, claim: Claim, message_id: str) -> None:
-        """Dead-letter a task that has no attempts left.
-
-        This claim only serves to dead-letter the task, so it is not charged.
-        """
-        reason = self._dead_letters.explain_exhausted(claim.task)
-        claim.task = claim.task.refunded()
-        log_reason = f"gave up after {claim.task.attempts} attempts"
-        self._dead_letter_claim(claim, message_id, reason, log_reason=log_reason)
-
-    def _dead_letter_claim(
-        self, claim: Claim, message_id: str, reason: str, *, log_reason: str
-    ) -> None:
-        if self._move_to_failed(claim, message_id, reason, None) is None:
-            self._count_dead_letter()
-            self.events.emit(
-                ev.DeadLettered(self.name, message_id, claim.task.attempts, reason=log_reason)
-            )
+    def _explain_exhausted(self, delivery: Delivery) -> str:
+        with self._directory.translate_errors():
+            past = self._notes.read_attempts(delivery.handle.task.key)
+        return f"; the last: {past[-1].reason}" if past else ""
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
         # A worker polls only when a slot is free, and shows here that it is running.
@@ -348,7 +270,7 @@ class FilesystemQueue(QueueManager[M]):
             return Unanswered(str(to_queue_unavailable(self.folder, error)))
         if lease.has_beaten:
             beat_ms = self._server_clock.to_stamp_ms(lease.last_beat_at)
-            beat = names.format_beat(lease.fence, beat_ms, lease.progress)
+            beat = layout.format_beat(lease.fence, beat_ms, lease.progress)
             self._directory.note_beat(claim.path, beat)
         return RENEWED
 
@@ -366,7 +288,7 @@ class FilesystemQueue(QueueManager[M]):
                 lost = claim.settle(self._directory, f"{folder}/{claim.name}~{now_ms}.json")
                 if lost is None and (claim.saved or lease.fence > 1):
                     with suppress(OSError):  # it is completed; a purge removes what is left
-                        self._checkpoints.forget(claim.task.key)
+                        self._notes.forget_checkpoints(claim.task.key)
                 results.append(lost)
             if self._durable:
                 parents = {os.path.dirname(lease.handle.path) for lease in leases}
@@ -391,175 +313,54 @@ class FilesystemQueue(QueueManager[M]):
             self._producer.sync_parent(claim.path)
         return lost
 
-    def _move_to_failed(
-        self, claim: Claim, message_id: str, reason: str, detail: str | None
-    ) -> LeaseLost | None:
-        worker_id = self._workers.get_worker_id(claim.worker)
-        lost = self._dead_letters.add(claim, message_id, reason, detail, worker_id)
-        if lost is None:
-            self._add_history(claim.task, "dead-lettered", claim.worker, reason, detail)
-        return lost
-
-    def _add_history(
-        self, task: TaskName, outcome: str, worker: str, reason: str, detail: str | None = None
-    ) -> None:
-        """Add a line to the history, if possible.
-
-        The history is only for operators, so a full disk must not undo a settlement.
-        """
-        with suppress(OSError):
-            self._history.add(
-                task,
-                outcome,
-                at=to_utc(self._server_clock.read_wall_ms() / 1000),
-                worker_id=self._workers.get_worker_id(worker),
-                reason=reason,
-                detail=detail,
-            )
-
     def _nack(
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
     ) -> LeaseLost | None:
         claim: Claim = lease.handle
-        with self._translate_errors():
+        with self._directory.translate_errors():
             lost = self._put_back(claim, claim.task, delay_seconds)
         if lost is None:
-            self._add_history(claim.task, "retried", claim.worker, reason, detail)
+            with suppress(OSError):  # the task has moved, even if a card cannot be read
+                worker_id = self._workers.get_worker_id(claim.worker)
+                self._notes.add_attempt(claim.task, "retried", worker_id, reason, detail)
         return lost
 
-    def _release(self, lease: Lease) -> LeaseLost | None:
-        with self._translate_errors():
-            return self._put_back(lease.handle, lease.handle.task.refunded(), 0.0)
+    def _release(self, lease: Lease, delay_seconds: float = 0.0) -> LeaseLost | None:
+        with self._directory.translate_errors():
+            return self._put_back(lease.handle, lease.handle.task.refunded(), delay_seconds)
 
     def _dead_letter(self, lease: Lease, reason: str, detail: str | None) -> LeaseLost | None:
-        with self._translate_errors():
-            return self._move_to_failed(lease.handle, lease.message_id, reason, detail)
+        claim: Claim = lease.handle
+        if lease.attempt < claim.task.attempts:  # this claim is not charged
+            claim.task = claim.task.refunded()
+        with self._directory.translate_errors():
+            worker_id = self._workers.get_worker_id(claim.worker)
+            lost = self._dead_letters.add(claim, lease.message_id, reason, detail, worker_id)
+        if lost is None:
+            self._notes.add_attempt(claim.task, "dead-lettered", worker_id, reason, detail)
+        return lost
 
     # -- checkpoints
 
     def _save_checkpoint(self, lease: Lease, checkpoint: Any) -> None:
         claim: Claim = lease.handle
-        with self._translate_errors():
+        body = encode_checkpoint(checkpoint)
+        with self._directory.translate_errors():
             with claim.lock:
                 if not self._directory.exists(claim.path):
                     lease.lose(TAKEN_AWAY)
                     raise make_lease_lost()
                 claim.saved = True
-            self._checkpoints.save(claim.task, checkpoint)
+            self._notes.save_checkpoint(claim.task, body)
 
     def load_checkpoint(self, message: M) -> Any:
-        with self._translate_errors():
-            return self._checkpoints.load_newest_before(get_lease(message).handle.task)
+        with self._directory.translate_errors():
+            return self._notes.load_checkpoint_before(get_lease(message).handle.task)
 
     # -- for operators
 
     def stats(self) -> QueueStats:
-        with self._translate_errors():
-            return self._inspector.count_stats()
-
-    def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
-        with self._translate_errors():
-            yield from islice(self._inspector.list_messages(state), limit)
-
-    def browse(
-        self, state: MessageState, *, after: str | None = None, limit: int = 50
-    ) -> MessagePage:
-        with self._translate_errors():
-            return self._inspector.browse(state, after, limit)
-
-    def workers(self) -> list[QueueWorker]:
-        with self._translate_errors():
-            return self._inspector.list_workers()
-
-    def count_completed(self, minutes: int = 60) -> list[int]:
-        with self._translate_errors():
-            return self._inspector.count_completed(minutes)
-
-    def find(self, message_id: str) -> list[MessageInfo]:
-        with self._translate_errors():
-            return [info for _, info in self._inspector.find(message_id)]
-
-    def search(
-        self,
-        state: MessageState | None = None,
-        *,
-        where: Mapping[str, str] = ANY_FIELDS,
-        error: str | None = None,
-        limit: int = 100,
-        on_progress: Progress = ignore_progress,
-    ) -> Iterator[MessageInfo]:
-        with self._translate_errors():
-            messages = chain.from_iterable(
-                self._inspector.list_messages(each, deep=error is not None)
-                for each in ([state] if state else MessageState)
-            )
-            yield from islice(select_messages(messages, where, error, on_progress), limit)
-
-    def cancel(self, message_id: str) -> int:
-        """Cancel a message. One that moves while it is searched for is searched for again."""
-        cancelled = 0
-        with self._translate_errors():
-            for _ in range(LISTING_PASSES):
-                results = [
-                    self._dead_letters.cancel(path, info)
-                    for path, info in self._inspector.find(message_id, _LIVE)
-                ]
-                cancelled += sum(results)
-                if results and all(results):
-                    break
-        return cancelled
-
-    def redrive(
-        self, message_id: str | None = None, *, on_progress: Progress = ignore_progress
-    ) -> int:
-        with self._translate_errors():
-            tasks = (
-                self._dead_letters.list_all()
-                if message_id is None
-                else self._dead_letters.find(message_id)
-            )
-            return self._dead_letters.redrive(tasks, on_progress)
-
-    def drop(self, message_id: str) -> int:
-        with self._translate_errors():
-            tasks = self._dead_letters.find(message_id)
-            return sum(self._dead_letters.drop(task, message_id) for task in tasks)
-
-    def redrive_many(self, messages: Sequence[MessageInfo]) -> int:
-        with self._translate_errors():
-            tasks = map(names.to_task, messages)
-            return self._dead_letters.redrive(tasks, ignore_progress)
-
-    def drop_many(self, messages: Sequence[MessageInfo]) -> int:
-        with self._translate_errors():
-            return sum(
-                self._dead_letters.drop(names.to_task(message), message.id)
-                for message in messages
-            )
-
-    def purge(self, older_than_seconds: float) -> int:
-        budget = WaitBudget()
-        with self._translate_errors():
-            purged = self._housekeeping.purge(older_than_seconds, budget)
-            self._housekeeping.sweep(SWEEP_SECONDS, budget)
-        budget.check(f"purged {purged:,}")
-        return purged
-
-    def sweep(self, older_than_seconds: float = SWEEP_SECONDS) -> int:
-        """Remove leftovers of crashed processes; return how many files were removed."""
-        budget = WaitBudget()
-        with self._translate_errors():
-            swept = self._housekeeping.sweep(older_than_seconds, budget)
-        budget.check(f"swept {swept:,}")
-        return swept
-
-    @contextmanager
-    def _translate_errors(self) -> Iterator[None]:
-        """Raise errors of the filesystem as QueueUnavailable, with one clear line."""
-        try:
-            yield
-        except OSError as error:
-            raise to_queue_unavailable(self.folder, error) from error
+        return self.operator.count_stats()
 
     def close(self) -> None:
         self._directory.close()

@@ -12,12 +12,13 @@ then, their segment seems to begin in the future, and is read first, because it 
 the step of the clock.
 """
 
+from dataclasses import dataclass
 from math import inf
 from random import Random
 
-from holdfast.queues.files import names
+from holdfast.queues.files import layout
 from holdfast.queues.files.directory import QueueDirectory
-from holdfast.queues.files.names import TaskName
+from holdfast.queues.files.layout import TaskName
 from holdfast.queues.files.server_clock import ServerClock
 
 MAX_SEGMENT_TASKS = 2000
@@ -38,12 +39,11 @@ ListedTask = tuple[int, str, TaskName, str]
 """The due time of a task, its name in its folder, and its form and stem once claimed."""
 
 
+@dataclass(slots=True)
 class _OpenSegment:
-    __slots__ = ("count", "path", "start_ms", "until_ms")
-
-    def __init__(self, path: str, start_ms: int) -> None:
-        self.path, self.start_ms, self.until_ms = path, start_ms, start_ms + OPEN_MS
-        self.count = 0
+    path: str
+    start_ms: int
+    count: int = 0
 
 
 class SegmentWriter:
@@ -64,7 +64,7 @@ class SegmentWriter:
             if (
                 segment is None
                 or segment.count >= MAX_SEGMENT_TASKS
-                or not segment.start_ms <= now_ms < segment.until_ms
+                or not segment.start_ms <= now_ms < segment.start_ms + OPEN_MS
             ):
                 segment = self._now = self._open(_begin_at_once(now_ms))
         else:
@@ -75,7 +75,7 @@ class SegmentWriter:
     def _open_later(self, start_ms: int, now_ms: int) -> _OpenSegment:
         segment = self._later.get(start_ms)
         if segment is None or segment.count >= MAX_SEGMENT_TASKS:
-            self._later = {ms: s for ms, s in self._later.items() if s.until_ms > now_ms}
+            self._later = {ms: s for ms, s in self._later.items() if ms + OPEN_MS > now_ms}
             segment = self._later[start_ms] = self._open(start_ms)
         return segment
 
@@ -146,7 +146,7 @@ class SegmentReader:
 
     def _relist(self, now_ms: int) -> None:
         started = f"{now_ms:013d}~"  # sorts behind every segment that starts by now
-        listed = filter(names.SEGMENT.fullmatch, self._directory.list_required("pending"))
+        listed = filter(layout.SEGMENT.fullmatch, self._directory.list_required("pending"))
         segments = sorted(listed, reverse=True)
         ahead = [s for s in segments if s > started and is_due_when_pushed(s)]
         self._segments = [s for s in segments if s < started] + ahead
@@ -169,9 +169,9 @@ class SegmentReader:
         if not listed and (segment[-1] == "s" or age_ms > REMOVE_AFTER_MS):
             self._directory.remove_folder(self.folder)
         latest_ms = inf if is_due_when_pushed(segment) else now_ms
-        matches = filter(None, map(names.PENDING.fullmatch, listed))
+        matches = filter(None, map(layout.PENDING.fullmatch, listed))
         self.tasks = [
-            (due_ms, match[0], *names.parse_claimed(match))
+            (due_ms, match[0], *layout.parse_claimed(match))
             for match in matches
             if (due_ms := int(match["due_ms"])) <= latest_ms
         ]

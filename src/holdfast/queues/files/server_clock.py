@@ -3,7 +3,7 @@
 Deadlines in names are milliseconds on the writer's timeline: its monotonic clock (which
 never jumps and counts suspend) plus an offset to the file server's clock, measured once.
 Only processes that share one monotonic clock compare deadlines (`workers.py`). All other
-leases are watched (`lease_watch.py`), because the clocks of two hosts cannot be compared
+leases are watched (`workers.py`), because the clocks of two hosts cannot be compared
 safely.
 """
 

@@ -1,7 +1,6 @@
 """Reading a queue without changing it: counts and message infos for operators."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,14 +12,11 @@ from holdfast.lease.clock import Clock, to_utc
 from holdfast.queue.manager import (
     Holder,
     MessageInfo,
-    MessagePage,
     MessageState,
     PastAttempt,
     QueueStats,
-    QueueWorker,
 )
 from holdfast.queues.sqlite.schema import (
-    COMPLETED,
     FAILED,
     LEASED,
     PENDING,
@@ -38,21 +34,19 @@ STATES = (
     MessageState.COMPLETED,
     MessageState.FAILED,
 )
-_NO_BEATS: Mapping[tuple[int, int], Row] = MappingProxyType({})
-_PAGE = 100  # messages per read, so that a slow reader keeps no transaction open
+_NO_LENGTHS: Mapping[int, int] = MappingProxyType({})
 # Each count is of one range of an index, which takes a third of the time of GROUP BY.
-_IN_STATE = "FROM messages WHERE queue_no = ?1 AND state"
+IN_STATE = "FROM messages WHERE queue_no = ?1 AND state"
 _COUNT = f"""
 SELECT
-    (SELECT count(*) {_IN_STATE} = 0 AND at_ms <= ?2) AS ready,
-    (SELECT count(*) {_IN_STATE} = 0 AND at_ms > ?2) AS delayed,
-    (SELECT count(*) {_IN_STATE} = 1) AS leased,
-    (SELECT count(*) {_IN_STATE} = 1 AND at_ms <= ?2) AS expired,
-    (SELECT count(*) {_IN_STATE} = 2) AS completed,
-    (SELECT count(*) {_IN_STATE} = 3) AS failed,
-    (SELECT min(at_ms) {_IN_STATE} = 0) AS oldest_ms
+    (SELECT count(*) {IN_STATE} = 0 AND at_ms <= ?2) AS ready,
+    (SELECT count(*) {IN_STATE} = 0 AND at_ms > ?2) AS delayed,
+    (SELECT count(*) {IN_STATE} = 1) AS leased,
+    (SELECT count(*) {IN_STATE} = 1 AND at_ms <= ?2) AS expired,
+    (SELECT count(*) {IN_STATE} = 2) AS completed,
+    (SELECT count(*) {IN_STATE} = 3) AS failed,
+    (SELECT min(at_ms) {IN_STATE} = 0) AS oldest_ms
 """
-_HAS_RESULTS = "SELECT 1 FROM sqlite_master WHERE name = 'results'"
 _RESULT = """
 SELECT CAST(value AS BLOB) AS value FROM results JOIN messages USING (message_no)
 WHERE results.queue_no = ? AND results.id = ? AND state = 2 AND claims = fence
@@ -66,21 +60,10 @@ _INTEGERS = cast_columns(
 _TEXTS = cast_columns("TEXT", "id", "reason", "worker_id", "host")
 _FROM_MESSAGES = "FROM messages LEFT JOIN workers USING (worker_no)"
 # A body of 1 MiB is in pages of its own, which are not read here.
-_WITHOUT_BODY = f"SELECT message_no, state, worker_no, {_INTEGERS}, {_TEXTS}"
-MESSAGE = f"{_WITHOUT_BODY}, CAST(body AS BLOB) AS body {_FROM_MESSAGES}"
-_POSITION = re.compile(r"([0-9]{1,15})-([0-9]{1,15})")
-_KEY = re.compile(r"[0-9]{1,18}")
+_SELECT = f"SELECT message_no, state, worker_no, {_INTEGERS}, {_TEXTS}"
+MESSAGE_WITHOUT_BODY = f"{_SELECT}, NULL AS body {_FROM_MESSAGES}"
+MESSAGE = f"{_SELECT}, CAST(body AS BLOB) AS body {_FROM_MESSAGES}"
 _HAS_TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
-_MAX_WORKERS = 1000
-_SEEN_LATELY_MS = 3_600_000
-_WORKERS = f"""
-SELECT {cast_columns("TEXT", "worker_id", "host", "version")},
-    {cast_columns("INTEGER", "pid", "seen_ms", "started_ms")}
-FROM workers JOIN worker_notes USING (worker_no)
-WHERE queue_no = ?1 AND (seen_ms >= ?2 OR worker_no IN (
-    SELECT worker_no FROM messages WHERE queue_no = ?1 AND state = 1))
-ORDER BY seen_ms DESC LIMIT ?3
-"""
 _BEATS = f"""
 SELECT message_no, fence, {cast_columns("INTEGER", "beat_ms")},
     {cast_columns("REAL", "progress")}
@@ -94,15 +77,6 @@ FROM attempts LEFT JOIN workers USING (worker_no) WHERE message_no = ? ORDER BY 
 _CHECKPOINTS = """
 SELECT CAST(value AS BLOB) AS value FROM checkpoints
 WHERE message_no = ? AND fence <= ? ORDER BY fence DESC
-"""
-# Pages begin after these positions. A time outside cannot be continued from.
-_FIRST, _LAST = (0, 0), (10**15, 0)
-_COMPLETED = f"""
-WITH RECURSIVE minutes(since_ms) AS (
-    SELECT ?2 UNION ALL SELECT since_ms + 60000 FROM minutes WHERE since_ms + 60000 < ?3
-)
-SELECT (SELECT count(*) {_IN_STATE} = 2 AND at_ms > since_ms AND at_ms <= since_ms + 60000)
-    AS count FROM minutes
 """
 
 
@@ -148,185 +122,29 @@ def count_stats(database: Reader, queue_no: int, now_ms: int) -> QueueStats:
     )
 
 
+def has_table(database: Reader, name: str) -> bool:
+    """Return whether a table that is created when it is first needed exists."""
+    return bool(database.query(_HAS_TABLE, (name,)))
+
+
 def read_result(database: Reader, queue_no: int, message_id: str) -> Any:
     """Return the newest result of a completed message of an id, or None.
 
     A result that another program damaged counts as none.
     """
-    if not is_text(message_id) or not database.query(_HAS_RESULTS):
+    if not is_text(message_id) or not has_table(database, "results"):
         return None
     rows = database.query(_RESULT, (queue_no, message_id))
     return next(_parse_values(rows), None)
 
 
-def list_messages(
-    database: Database, queue_no: int, state: MessageState, limit: int
-) -> Iterator[MessageInfo]:
-    """List the messages in a state in the order of their pushes, without their history."""
-    after = 0
-    while limit > 0:
-        statement = (
-            f"{MESSAGE} WHERE queue_no = ? AND state = ? AND message_no > ? "
-            "ORDER BY message_no LIMIT ?"
-        )
-        rows = database.query(
-            statement, (queue_no, STATES.index(state), after, min(limit, _PAGE))
-        )
-        beats = _read_beats(database, rows)
-        for row in rows:
-            yield make_info(database, row, deep=False, beats=beats)
-        if len(rows) < _PAGE:
-            return
-        limit, after = limit - len(rows), rows[-1]["message_no"]
-
-
-def browse(
-    database: Database, queue_no: int, state: MessageState, after: str | None, limit: int
-) -> MessagePage:
-    """Return a page of messages without bodies, in the order of the index of states.
-
-    Messages that are finished come with the newest first. A message whose time is not one is
-    left out, and only found by `list_messages`, `find` and `search`.
-    """
-    if STATES.index(state) < COMPLETED:
-        start, condition, order = _FIRST, f"> (?, ?) AND messages.at_ms < {_LAST[0]}", "ASC"
-    else:
-        start, condition, order = _LAST, f"< (?, ?) AND messages.at_ms >= {_FIRST[0]}", "DESC"
-    position = _parse_position(after) or start
-    values = [queue_no, STATES.index(state), *position, limit + 1]
-    statement = (
-        f"{_WITHOUT_BODY}, NULL AS body {_FROM_MESSAGES} "
-        f"WHERE queue_no = ? AND state = ? AND (messages.at_ms, message_no) {condition} "
-        f"ORDER BY messages.at_ms {order}, message_no {order} LIMIT ?"
-    )
-    rows = database.query(statement, values)
-    page = rows[:limit]
-    lease_ms = _read_lease_lengths(database) if state is MessageState.LEASED else {}
-    beats = _read_beats(database, page)
-    messages = [
-        make_info(
-            database, row, deep=False, lease_ms=lease_ms.get(row["worker_no"]), beats=beats
-        )
-        for row in page
-    ]
-    more = len(rows) > limit
-    return MessagePage(
-        messages, f"{page[-1]['at_ms']}-{page[-1]['message_no']}" if more else None
-    )
-
-
-def _parse_position(after: str | None) -> tuple[int, int] | None:
-    """Return the time and number that a page follows; None for text that no page has."""
-    match = _POSITION.fullmatch(after or "")
-    return (int(match[1]), int(match[2])) if match else None
-
-
-def _read_lease_lengths(database: Database) -> dict[int, int]:
-    """Return the length of the leases of each worker, in milliseconds."""
-    if not database.query(_HAS_TABLE, ("worker_notes",)):
-        return {}
-    statement = (
-        f"SELECT worker_no, {cast_columns('INTEGER', 'lease_ms')} FROM worker_notes "
-        "ORDER BY worker_no DESC LIMIT ?"
-    )
-    rows = database.query(statement, (_MAX_WORKERS,))
-    return {row["worker_no"]: row["lease_ms"] for row in rows}
-
-
 def _read_beats(database: Database, rows: Sequence[Row]) -> dict[tuple[int, int], Row]:
     """Return the beats of the messages that are leased, by number and fence."""
     leased = [row["message_no"] for row in rows if row["state"] == LEASED]
-    if not leased or not database.query(_HAS_TABLE, ("beats",)):
+    if not leased or not has_table(database, "beats"):
         return {}
     beats = database.query(_BEATS, (json.dumps(leased),))
     return {(beat["message_no"], beat["fence"]): beat for beat in beats}
-
-
-def list_workers(database: Database, queue_no: int, now_ms: int) -> list[QueueWorker]:
-    """List the workers of a queue that were seen lately, the newest first."""
-    if not database.query(_HAS_TABLE, ("worker_notes",)):
-        return []
-    rows = database.query(_WORKERS, (queue_no, now_ms - _SEEN_LATELY_MS, _MAX_WORKERS))
-    return [
-        QueueWorker(
-            worker_id=row["worker_id"],
-            host=row["host"],
-            pid=row["pid"],
-            last_seen=to_utc(row["seen_ms"] / 1000),
-            version=row["version"],
-            started=to_utc(row["started_ms"] / 1000),
-        )
-        for row in rows
-    ]
-
-
-def count_completed(database: Database, queue_no: int, now_ms: int, minutes: int) -> list[int]:
-    """Count the messages that were completed in each of the last minutes, oldest first."""
-    values = queue_no, now_ms - minutes * 60_000, now_ms
-    return [row["count"] for row in database.query(_COMPLETED, values)]
-
-
-def find(database: Database, queue_no: int, message_id: str) -> list[MessageInfo]:
-    """Find all pushes of an id, with history and checkpoint."""
-    statement = (
-        f"{MESSAGE} WHERE queue_no = ? AND state IN (0, 1, 2, 3) "
-        "AND (CAST(messages.id AS TEXT) = ? OR message_no = ?) "
-        "ORDER BY message_no"
-    )
-    if not is_text(message_id):
-        return []
-    number = int(message_id) if _KEY.fullmatch(message_id) else 0
-    rows = database.query(statement, (queue_no, message_id, number))
-    beats = _read_beats(database, rows)
-    return [make_info(database, row, deep=True, beats=beats) for row in rows]
-
-
-def find_push(database: Database, queue_no: int, key: str) -> MessageInfo | None:
-    """Find one push by its number, without reading other messages."""
-    if not _KEY.fullmatch(key):
-        return None
-    statement = f"{MESSAGE} WHERE message_no = ? AND queue_no = ? AND state IN (0, 1, 2, 3)"
-    rows = database.query(statement, (int(key), queue_no))
-    beats = _read_beats(database, rows)
-    return make_info(database, rows[0], deep=True, beats=beats) if rows else None
-
-
-def list_dead_letters(database: Database, queue_no: int, message_id: str | None) -> list[int]:
-    """List the numbers of the dead letters, all or those of one id."""
-    statement = "SELECT message_no FROM messages WHERE queue_no = ? AND state = ?"
-    values: tuple[Any, ...] = (queue_no, FAILED)
-    if message_id is not None:
-        if not is_text(message_id):
-            return []
-        statement += " AND CAST(id AS TEXT) = ?"
-        values += (message_id,)
-    return [
-        row["message_no"] for row in database.query(statement + " ORDER BY message_no", values)
-    ]
-
-
-def list_live(database: Database, queue_no: int, message_id: str) -> list[int]:
-    """List the numbers of the messages of one id that wait or are leased."""
-    if not is_text(message_id):
-        return []
-    statement = (
-        "SELECT message_no FROM messages WHERE queue_no = ? AND state IN (?, ?) "
-        "AND CAST(id AS TEXT) = ?"
-    )
-    rows = database.query(statement, (queue_no, PENDING, LEASED, message_id))
-    return [row["message_no"] for row in rows]
-
-
-def list_completed_before(
-    database: Database, queue_no: int, cutoff_ms: int, limit: int
-) -> list[int]:
-    """List the numbers of messages completed by then, up to a limit."""
-    statement = (
-        "SELECT message_no FROM messages WHERE queue_no = ? AND state = ? "
-        "AND at_ms <= ? LIMIT ?"
-    )
-    rows = database.query(statement, (queue_no, COMPLETED, cutoff_ms, limit))
-    return [row["message_no"] for row in rows]
 
 
 def read_worker_id(database: Database, worker_no: int) -> str:
@@ -367,35 +185,38 @@ def _parse_values(rows: Sequence[Row]) -> Iterator[Any]:
             yield json.loads(row["value"])
 
 
-def make_info(
+def make_infos(
     database: Database,
-    row: Row,
+    rows: Sequence[Row],
     *,
     deep: bool,
-    lease_ms: int | None = None,
-    beats: Mapping[tuple[int, int], Row] = _NO_BEATS,
-) -> MessageInfo:
-    """Describe a row of MESSAGE; if `deep`, with history and checkpoint."""
-    number, state = row["message_no"], row["state"]
-    return MessageInfo(
-        id=row["id"],
-        key=str(number),
-        state=STATES[state],
-        attempts=row["claims"] - row["refunds"],
-        fence=row["claims"],
-        where=f"{database.path} message {number}",
-        due_at=to_utc(row["at_ms"] / 1000) if state == PENDING else None,
-        holder=_make_holder(row, lease_ms, beats) if state == LEASED else None,
-        reason=row["reason"] if state == FAILED else None,
-        past=read_attempts(database, number) if deep else (),
-        checkpoint=read_checkpoint(database, number, row["claims"]) if deep else None,
-        body=_parse_body(row["body"]),
-    )
+    lease_lengths: Mapping[int, int] = _NO_LENGTHS,
+) -> list[MessageInfo]:
+    """Describe rows of MESSAGE; if `deep`, with history and checkpoint."""
+    beats = _read_beats(database, rows)
+    return [
+        MessageInfo(
+            id=row["id"],
+            key=str(number := row["message_no"]),
+            state=STATES[state := row["state"]],
+            attempts=row["claims"] - row["refunds"],
+            fence=row["claims"],
+            where=f"{database.path} message {number}",
+            due_at=to_utc(row["at_ms"] / 1000) if state == PENDING else None,
+            holder=_make_holder(row, lease_lengths, beats) if state == LEASED else None,
+            reason=row["reason"] if state == FAILED else None,
+            past=read_attempts(database, number) if deep else (),
+            checkpoint=read_checkpoint(database, number, row["claims"]) if deep else None,
+            body=parse_body(row["body"]),
+        )
+        for row in rows
+    ]
 
 
 def _make_holder(
-    row: Row, lease_ms: int | None, beats: Mapping[tuple[int, int], Row]
+    row: Row, lease_lengths: Mapping[int, int], beats: Mapping[tuple[int, int], Row]
 ) -> Holder:
+    lease_ms = lease_lengths.get(row["worker_no"])
     beat = beats.get((row["message_no"], row["claims"]))
     return Holder(
         worker_id=row["worker_id"] or "",
@@ -411,7 +232,8 @@ def _make_holder(
     )
 
 
-def _parse_body(body: bytes | None) -> dict[str, Any] | None:
+def parse_body(body: bytes | None) -> dict[str, Any] | None:
+    """Return the object in a body, or None if there is none."""
     if not body:  # it was not read, and an exception for each row would take half of the time
         return None
     try:

@@ -3,16 +3,15 @@
 import json
 from itertools import count
 from threading import Event
-from typing import Any
+from typing import Any, Unpack
 from weakref import WeakSet
 
-from holdfast.events import Events
-from holdfast.lease.backoff import Backoff
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.lease.lease import Lease
-from holdfast.queue.manager import QueueManager
-from holdfast.queue.message import AnyMessage, M, get_lease
-from holdfast.queues.sqlite.queue import PUSH, ClaimedRow, SQLiteQueue
+from holdfast.queue.admission import Delivery
+from holdfast.queue.manager import QueueKeywords, QueueManager
+from holdfast.queue.message import AnyMessage, M
+from holdfast.queues.sqlite.queue import PUSH, SQLiteQueue
 from holdfast.queues.sqlite.schema import QUEUES
 from holdfast.store.sqlite.memory import MemoryDatabase
 from holdfast.testing.clock import SkippingClock
@@ -56,28 +55,22 @@ class MemoryQueue(SQLiteQueue[M]):
         model: type[M] = AnyMessage,  # type: ignore[assignment]  # the default of M
         *,
         name: str = "memory",
-        lease_seconds: float = 60.0,
-        max_attempts: int = 5,
-        backoff: Backoff = Backoff(),  # noqa: B008  # frozen
         dedupe: bool = False,
-        clock: Clock = SYSTEM_CLOCK,
-        events: Events | None = None,
         shared_with: "MemoryQueue[Any] | None" = None,
+        **settings: Unpack[QueueKeywords],
     ) -> None:
+        clock = settings.get("clock", SYSTEM_CLOCK)
         self._machine_clock: Clock = shared_with._machine_clock if shared_with else clock
+        self._skips = isinstance(self._machine_clock, SkippingClock)
         self._leases: WeakSet[Lease] = shared_with._leases if shared_with else WeakSet()
         super().__init__(
             shared_with._database if shared_with else _make_database(),
             model,
-            lease_seconds=lease_seconds,
-            max_attempts=max_attempts,
-            backoff=backoff,
             dedupe=dedupe,
-            clock=clock,
             machine_clock=self._machine_clock,
-            events=events,
+            **settings,
         )
-        self.name = name
+        self.name = self.operator.name = name
 
     def inject(self, body: bytes) -> None:
         """Put raw bytes into the queue, as another or a newer program might do."""
@@ -90,11 +83,11 @@ class MemoryQueue(SQLiteQueue[M]):
         values = (self._queue_no, self._timeline.read_ms(), self.dedupe, message_id, body)
         self._database.execute(PUSH, values)
 
-    def _receive(self, row: ClaimedRow, asked_at: float) -> M | None:
-        message = super()._receive(row, asked_at)
-        if message is not None:
-            self._leases.add(get_lease(message))
-        return message
+    def _make_lease(self, delivery: Delivery, message_id: str, attempt: int) -> Lease:
+        lease = super()._make_lease(delivery, message_id, attempt)
+        if self._skips:
+            self._leases.add(lease)
+        return lease
 
     # -- skipping the time until the next message is due
 
@@ -149,21 +142,9 @@ class MemoryQueueFactory:
         model: type[M] = AnyMessage,  # type: ignore[assignment]  # the default of M
         *,
         name: str = "memory",
-        lease_seconds: float = 60.0,
-        max_attempts: int = 5,
-        backoff: Backoff = Backoff(),  # noqa: B008  # frozen
         dedupe: bool = False,
-        clock: Clock | None = None,
-        events: Events | None = None,
+        **settings: Unpack[QueueKeywords],
     ) -> MemoryQueue[M]:
         """Return an empty queue for messages of this type."""
-        return MemoryQueue(
-            model,
-            name=name,
-            lease_seconds=lease_seconds,
-            max_attempts=max_attempts,
-            backoff=backoff,
-            dedupe=dedupe,
-            clock=clock or self.clock,
-            events=events,
-        )
+        settings.setdefault("clock", self.clock)
+        return MemoryQueue(model, name=name, dedupe=dedupe, **settings)

@@ -10,57 +10,42 @@
     dead-letter  LEASED ─▶ FAILED
 
 A claim raises `claims`, and every other transition demands the value of its own claim. So a
-stale holder changes nothing. What operators do is in maintenance.py.
+stale holder changes nothing. What operators do is in operator.py.
 """
 
-import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
-from itertools import islice
 from math import ceil
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any, TypeVar
+from typing import Any, Unpack
 
-from holdfast import events as ev
 from holdfast.errors import (
     LeaseLost,
-    MalformedMessage,
-    MessageTooLarge,
-    NewerSchema,
     QueueNotFound,
     QueueUnavailable,
 )
-from holdfast.events import Events
 from holdfast.lease import after_fork
-from holdfast.lease.backoff import Backoff
-from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.lease.clock import Clock
 from holdfast.lease.lease import RENEWED, Lease, Refused, Renewal
+from holdfast.queue.admission import Delivery
 from holdfast.queue.manager import (
-    ANY_FIELDS,
-    MessageInfo,
-    MessagePage,
-    MessageState,
-    Progress,
+    QueueKeywords,
     QueueManager,
     QueueStats,
-    QueueWorker,
-    ignore_progress,
+    encode_checkpoint,
 )
 from holdfast.queue.message import (
-    MAX_BYTES,
     AnyMessage,
     M,
-    MessageCodec,
-    attach_lease,
     get_lease,
     pack_headers,
     unpack_headers,
 )
-from holdfast.queues.sqlite import inspection, search
-from holdfast.queues.sqlite.maintenance import Maintenance, add_attempt
+from holdfast.queues.sqlite import inspection
+from holdfast.queues.sqlite.operator import SQLiteOperator, add_attempt
 from holdfast.queues.sqlite.schema import (
     QUEUES,
     add_headers,
@@ -73,9 +58,6 @@ from holdfast.store.sqlite.connection import Durability
 from holdfast.store.sqlite.database import Database
 from holdfast.version import read_version
 
-T = TypeVar("T")
-
-NEWER_SCHEMA_DELAY_SECONDS = 30.0
 _MAX_PUSHED = 500  # messages in one transaction
 _MAX_DETAIL = 8000  # characters of a traceback, enough to act on
 _MAX_REASON = 2000
@@ -123,9 +105,7 @@ _IS_ACKED = (
     "SELECT 1 FROM messages WHERE message_no = ? AND claims = ? AND state = 2 AND queue_no = ?"
 )
 _PUT_BACK = "UPDATE messages SET state = 0, at_ms = ?, refunds = refunds + ?" + _HELD
-_DEAD_LETTER = (
-    "UPDATE messages SET state = 3, at_ms = ?, refunds = refunds + ?, reason = ?" + _HELD
-)
+_DEAD_LETTER = "UPDATE messages SET state = 3, at_ms = ?, refunds = ?, reason = ?" + _HELD
 _SAVE_CHECKPOINT = (
     "INSERT OR REPLACE INTO checkpoints SELECT message_no, claims, ? FROM messages" + _HELD
 )
@@ -183,33 +163,19 @@ class SQLiteQueue(QueueManager[M]):
         model: type[M] = AnyMessage,  # type: ignore[assignment]  # the default of M
         *,
         queue: str = "default",
-        lease_seconds: float = 60.0,
-        max_attempts: int = 5,
-        backoff: Backoff = Backoff(),  # noqa: B008  # frozen
         durability: Durability = "process",
         dedupe: bool = False,
         access: Access = "private",
         create: bool = True,
         busy_seconds: float = 10.0,
-        clock: Clock = SYSTEM_CLOCK,
         machine_clock: Clock | None = None,
-        events: Events | None = None,
+        **settings: Unpack[QueueKeywords],
     ) -> None:
-        super().__init__(
-            queue,
-            lease_seconds=lease_seconds,
-            max_attempts=max_attempts,
-            backoff=backoff,
-            clock=clock,
-            events=events,
-        )
+        super().__init__(queue, model, **settings)
         self.dedupe = dedupe
         if durability == "power":
             # A claim waits for the disk, so slots that are free at the same time share one.
             self.slot_wait_seconds = _SLOT_WAIT_SECONDS
-        self._lease_ms = ceil(lease_seconds * 1000)
-        self.model = model
-        self._codec: MessageCodec[M] = MessageCodec(model)
         if isinstance(path, Database):
             self._database: Database = path
         else:
@@ -218,10 +184,12 @@ class SQLiteQueue(QueueManager[M]):
             self._database = Database(Path(path), QUEUES, durability, busy_seconds, access)
         with ExitStack() as after_error:
             after_error.callback(self._database.close)
-            self._timeline = Timeline(self._database, machine_clock or clock)
+            self._timeline = Timeline(self._database, machine_clock or self.clock)
             self._queue_no = _find_queue(self._database, queue, create=create)
             after_error.pop_all()
-        self._maintenance = Maintenance(self._database, self._queue_no, self._timeline)
+        self.operator = SQLiteOperator(
+            self.name, self.capabilities, self._database, self._queue_no, self._timeline
+        )
         self._build_process_state()
         after_fork.run_after_fork(self, SQLiteQueue._build_process_state)
 
@@ -278,30 +246,32 @@ class SQLiteQueue(QueueManager[M]):
 
     # -- claiming
 
-    def _claim(self, limit: int) -> list[M]:
-        """Claim messages. What was claimed is delivered, even if the file fails meanwhile."""
-        claimed: list[M] = []
-        fault: QueueUnavailable | None = None
-        while fault is None and (missing := limit - len(claimed)) > 0:
-            asked_at = self.clock.monotonic()
-            rows: list[ClaimedRow] = []
-            try:
-                rows = self._claim_rows(missing)
-            except QueueUnavailable as error:
-                fault = error
-            for row in rows:
-                try:
-                    message = self._receive(row, asked_at)
-                except QueueUnavailable as error:
-                    fault = error  # it was not dead-lettered, so it comes back after its lease
-                    continue
-                if message is not None:
-                    claimed.append(message)
-            if len(rows) < missing:
-                break
-        if fault is not None and not claimed:
-            raise fault
-        return claimed
+    def _claim(self, limit: int) -> Sequence[Delivery]:
+        asked_at = self.clock.monotonic()
+        deliveries: list[Delivery] = []
+        rows = self._claim_rows(limit)
+        for number, claims, refunds, taken_from, message_id, body, packed in rows:
+            problem = from_worker = headers = None
+            if claims <= refunds:  # it would have more attempts than allowed
+                problem = f"malformed: {claims} claims, {refunds} of them not charged"
+            if taken_from is not None:
+                from_worker = inspection.read_worker_id(self._database, taken_from)
+            if packed is not None:
+                headers = unpack_headers(packed)
+            deliveries.append(
+                Delivery(
+                    number,
+                    message_id,
+                    body,
+                    claims - refunds,
+                    claims,
+                    asked_at,
+                    from_worker,
+                    headers,
+                    problem,
+                )
+            )
+        return deliveries
 
     def _claim_rows(self, limit: int) -> list[ClaimedRow]:
         """Claim messages that are due, and those whose lease ended.
@@ -392,66 +362,16 @@ class SQLiteQueue(QueueManager[M]):
             (f"{host}-{pid}-{worker_no}", worker_no),
         )
         create_worker_notes(connection)
+        lease_ms = ceil(self.lease_seconds * 1000)
         connection.execute(
             "INSERT INTO worker_notes VALUES (?, ?, ?, ?, ?)",
-            (worker_no, self._queue_no, read_version(), now_ms, self._lease_ms),
+            (worker_no, self._queue_no, read_version(), now_ms, lease_ms),
         )
         return worker_no
 
-    def _receive(self, row: ClaimedRow, asked_at: float) -> M | None:
-        """Return the message of a claimed row, or None if it must not be delivered."""
-        message_no, claims, refunds, taken_from, message_id, body, headers = row
-        attempt = claims - refunds
-        lease = Lease(
-            self,
-            message_no,
-            message_id=message_id,
-            attempt=attempt,
-            fence=claims,
-            claimed_at=asked_at,
-            seconds=self.lease_seconds,
-        )
-        if taken_from is not None:
-            from_worker = inspection.read_worker_id(self._database, taken_from)
-            self.events.emit(ev.TakenOver(self.name, message_id, attempt, from_worker))
-        if attempt > self.max_attempts:
-            self._dead_letter_exhausted(lease)
-            return None
-        if attempt < 1:  # it would have more attempts than allowed
-            reason = f"malformed: {claims} claims, {refunds} of them not charged"
-            self._dead_letter_by_poll(lease, reason, "malformed")
-            return None
-        try:
-            message = self._codec.decode(body)
-        except NewerSchema as error:
-            self._put_back(lease, NEWER_SCHEMA_DELAY_SECONDS, refunds=1)
-            self.events.emit(ev.SchemaTooNew(self.name, message_id, attempt, error.version))
-            return None
-        except (MalformedMessage, ValueError) as error:
-            self._dead_letter_by_poll(lease, f"malformed: {error}", "malformed")
-            return None
-        attach_lease(message, lease)
-        if headers is not None:
-            unpack_headers(message, headers)
-        return message
-
-    def _dead_letter_exhausted(self, lease: Lease) -> None:
-        """Dead-letter a message that has no attempts left; this claim is not charged."""
-        tried = lease.attempt - 1
-        past = inspection.read_attempts(self._database, lease.handle)
-        last = f"; the last: {past[-1].reason}" if past else ""
-        log_reason = f"gave up after {tried} attempts"
-        self._dead_letter_by_poll(lease, log_reason + last, log_reason, refunds=1)
-
-    def _dead_letter_by_poll(
-        self, lease: Lease, reason: str, log_reason: str, refunds: int = 0
-    ) -> None:
-        if self._move_to_failed(lease, reason, None, refunds) is None:
-            self._count_dead_letter()
-            attempt = lease.attempt - refunds
-            self.events.emit(
-                ev.DeadLettered(self.name, lease.message_id, attempt, reason=log_reason)
-            )
+    def _explain_exhausted(self, delivery: Delivery) -> str:
+        past = inspection.read_attempts(self._database, delivery.handle)
+        return f"; the last: {past[-1].reason}" if past else ""
 
     # -- renewing and settling
 
@@ -530,11 +450,6 @@ class SQLiteQueue(QueueManager[M]):
         """Return what identifies a claim that was neither settled nor taken over."""
         return lease.handle, lease.fence, self._queue_no
 
-    def _put_back(self, lease: Lease, delay_seconds: float, refunds: int) -> LeaseLost | None:
-        values = (self._get_due_ms(delay_seconds), refunds, *self._held(lease))
-        changed, _ = self._database.execute(_PUT_BACK, values)
-        return None if changed else _make_lease_lost()
-
     def _nack(
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
     ) -> LeaseLost | None:
@@ -548,23 +463,19 @@ class SQLiteQueue(QueueManager[M]):
 
         return None if self._database.write(nack) else _make_lease_lost()
 
-    def _release(self, lease: Lease) -> LeaseLost | None:
-        return self._put_back(lease, 0.0, refunds=1)
+    def _release(self, lease: Lease, delay_seconds: float = 0.0) -> LeaseLost | None:
+        values = (self._get_due_ms(delay_seconds), 1, *self._held(lease))
+        changed, _ = self._database.execute(_PUT_BACK, values)
+        return None if changed else _make_lease_lost()
 
     def _dead_letter(self, lease: Lease, reason: str, detail: str | None) -> LeaseLost | None:
-        return self._move_to_failed(lease, reason, detail, 0)
-
-    def _move_to_failed(
-        self, lease: Lease, reason: str, detail: str | None, refunds: int
-    ) -> LeaseLost | None:
         def move(connection: Connection) -> int:
             now_ms = self._timeline.read_ms()
+            refunds = lease.fence - lease.attempt
             values = (now_ms, refunds, reason, *self._held(lease))
             changed = connection.execute(_DEAD_LETTER, values).rowcount
             if changed:
-                self._end_attempt(
-                    connection, lease, "dead-lettered", now_ms, reason, detail, refunds
-                )
+                self._end_attempt(connection, lease, "dead-lettered", now_ms, reason, detail)
             return changed
 
         return None if self._database.write(move) else _make_lease_lost()
@@ -577,12 +488,11 @@ class SQLiteQueue(QueueManager[M]):
         now_ms: int,
         reason: str,
         detail: str | None,
-        refunds: int = 0,
     ) -> None:
         add_attempt(
             connection,
             lease.handle,
-            lease.attempt - refunds,
+            lease.attempt,
             outcome,
             now_ms,
             self._worker_no,
@@ -593,15 +503,7 @@ class SQLiteQueue(QueueManager[M]):
     # -- checkpoints
 
     def _save_checkpoint(self, lease: Lease, checkpoint: Any) -> None:
-        try:
-            value = json.dumps(checkpoint, allow_nan=False).encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise MalformedMessage(f"a checkpoint must be plain JSON data: {error}") from None
-        if len(value) > MAX_BYTES:
-            raise MessageTooLarge(
-                f"the checkpoint is {len(value):,} bytes, the limit is {MAX_BYTES:,}: store it "
-                "elsewhere and save its address"
-            )
+        value = encode_checkpoint(checkpoint)
         self._checkpointed.add(lease.handle)
         saved, _ = self._database.execute(_SAVE_CHECKPOINT, (value, *self._held(lease)))
         _require_held(lease, saved)
@@ -626,62 +528,6 @@ class SQLiteQueue(QueueManager[M]):
 
     def stats(self) -> QueueStats:
         return inspection.count_stats(self._database, self._queue_no, self._timeline.read_ms())
-
-    def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
-        yield from inspection.list_messages(self._database, self._queue_no, state, limit)
-
-    def browse(
-        self, state: MessageState, *, after: str | None = None, limit: int = 50
-    ) -> MessagePage:
-        return inspection.browse(self._database, self._queue_no, state, after, limit)
-
-    def workers(self) -> list[QueueWorker]:
-        return inspection.list_workers(self._database, self._queue_no, self._timeline.read_ms())
-
-    def count_completed(self, minutes: int = 60) -> list[int]:
-        return inspection.count_completed(
-            self._database, self._queue_no, self._timeline.read_ms(), minutes
-        )
-
-    def find(self, message_id: str) -> list[MessageInfo]:
-        return inspection.find(self._database, self._queue_no, message_id)
-
-    def find_push(self, key: str) -> MessageInfo | None:
-        return inspection.find_push(self._database, self._queue_no, key)
-
-    def search(
-        self,
-        state: MessageState | None = None,
-        *,
-        where: Mapping[str, str] = ANY_FIELDS,
-        error: str | None = None,
-        limit: int = 100,
-        on_progress: Progress = ignore_progress,
-    ) -> Iterator[MessageInfo]:
-        messages = search.search(
-            self._database, self._queue_no, state, where, error, on_progress
-        )
-        yield from islice(messages, limit)
-
-    def cancel(self, message_id: str) -> int:
-        return self._maintenance.cancel(message_id)
-
-    def redrive(
-        self, message_id: str | None = None, *, on_progress: Progress = ignore_progress
-    ) -> int:
-        return self._maintenance.redrive(message_id, on_progress)
-
-    def drop(self, message_id: str) -> int:
-        return self._maintenance.drop(message_id)
-
-    def redrive_many(self, messages: Sequence[MessageInfo]) -> int:
-        return self._maintenance.redrive_numbers([int(message.key) for message in messages])
-
-    def drop_many(self, messages: Sequence[MessageInfo]) -> int:
-        return self._maintenance.drop_numbers([int(message.key) for message in messages])
-
-    def purge(self, older_than_seconds: float) -> int:
-        return self._maintenance.purge(older_than_seconds)
 
     def close(self) -> None:
         self._database.close()

@@ -13,15 +13,16 @@ Several queues may share one queue for their dead letters; each lists and moves 
 
 from __future__ import annotations  # keeps annotations as text, which loads no types
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.aws.errors import DENIED, NO_QUEUE, get_cause_code
-from holdfast.errors import ConfigError, QueueUnavailable
+from holdfast.errors import ConfigError, QueueUnavailable, Unsupported
 from holdfast.lease.clock import Clock, to_utc
-from holdfast.queue.manager import MessageState, Progress, ignore_progress
+from holdfast.queue.operator import Progress, QueueOperator, ignore_progress
+from holdfast.queue.states import MessageState
 from holdfast.queues.sqs.address import QueueAddress, parse_address
 from holdfast.queues.sqs.queue_client import (
     MAX_BATCH_ENTRIES,
@@ -46,12 +47,20 @@ if TYPE_CHECKING:
 
 _INSPECT_SECONDS = 30  # listed dead letters are visible again after this time at the latest
 _MOVE_TIMEOUT_SECONDS = 600.0
+_CANNOT_SEARCH = "SQS cannot be searched; only dead letters can (`holdfast dead`)"
 
 
-class SQSDeadLetters:
-    """The dead letters of one queue."""
+class SQSDeadLetters(QueueOperator):
+    """The dead letters of one queue. Operators can reach no other messages of SQS."""
 
-    def __init__(self, source: QueueClient, configured: str | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        source: QueueClient,
+        configured: str | None,
+        clock: Clock,
+        capabilities: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(f"sqs:{source.address.name}", capabilities)
         self._source, self._configured, self._clock = source, configured, clock
         self._queue: QueueClient | None = None
 
@@ -121,16 +130,57 @@ class SQSDeadLetters:
         queue = self.find_queue()
         return 0 if queue is None else sum(queue.count_messages().values())
 
-    def list_messages(self, limit: int) -> list[MessageInfo]:
-        """List up to `limit` dead letters, the oldest first."""
+    def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
+        """Yield dead letters, the oldest first. Raises Unsupported for any other state."""
+        if state is MessageState.COMPLETED:
+            raise Unsupported(
+                "SQS deletes completed messages, so they can be neither listed nor counted; "
+                "the workers' logs and metrics count them"
+            )
+        if state is not MessageState.FAILED:
+            raise Unsupported(
+                f"SQS cannot list {state.value} messages: `holdfast status` counts them, "
+                "`holdfast dead list` lists the dead letters"
+            )
         with self._receive_briefly(limit) as (queue, letters):
-            return [_to_message_info(queue, letter) for letter in letters]
+            infos = [_to_message_info(queue, letter) for letter in letters]
+        yield from infos
 
-    def drop(self, message_ids: Collection[str]) -> int:
-        """Delete the dead letters with these ids and return their number."""
+    def find(self, message_id: str) -> list[MessageInfo]:
+        raise Unsupported(_CANNOT_SEARCH)
+
+    def search(self, *_: Any, **__: Any) -> Iterator[MessageInfo]:
+        raise Unsupported(_CANNOT_SEARCH)
+
+    def cancel(self, message_id: str) -> int:
+        raise Unsupported(
+            f"SQS cannot cancel message {message_id!r}, because only a worker that receives it "
+            "can remove it: let its handler return Reject"
+        )
+
+    def purge(self, older_than_seconds: float) -> int:
+        raise Unsupported("SQS keeps no completed messages, so there is nothing to purge")
+
+    def drop(self, message_id: str) -> int:
+        return self._drop({message_id})
+
+    def drop_many(self, messages: Sequence[MessageInfo]) -> int:
+        """Delete these dead letters. All are received once, not once for each id."""
+        return self._drop({message.id for message in messages})
+
+    def _drop(self, message_ids: Collection[str]) -> int:
         return self._remove(message_ids, lambda letter: None, ignore_progress)
 
-    def redrive(self, message_ids: Collection[str] | None, on_progress: Progress) -> int:
+    def redrive(
+        self, message_id: str | None = None, *, on_progress: Progress = ignore_progress
+    ) -> int:
+        return self._redrive(None if message_id is None else {message_id}, on_progress)
+
+    def redrive_many(self, messages: Sequence[MessageInfo]) -> int:
+        """Move these dead letters back. All are received once, not once for each id."""
+        return self._redrive({message.id for message in messages}, ignore_progress)
+
+    def _redrive(self, message_ids: Collection[str] | None, on_progress: Progress) -> int:
         """Move the dead letters with these ids, or all, back and return their number."""
         queue = self.find_queue()
         if queue is None:

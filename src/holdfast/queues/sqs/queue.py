@@ -14,41 +14,25 @@ before the receive. A stale handle never leaves this process.
 
 from __future__ import annotations  # keeps annotations as text, which loads no types
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import ceil, inf
 from threading import Event
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 from holdfast import events as ev
 from holdfast.errors import (
     ConfigError,
     HoldfastError,
     LeaseLost,
-    MalformedMessage,
-    NewerSchema,
     QueueUnavailable,
-    Unsupported,
 )
-from holdfast.events import Events
 from holdfast.lease import after_fork
-from holdfast.lease.backoff import Backoff
-from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.lease.lease import Lease, Renewal
-from holdfast.queue.manager import (
-    MessageState,
-    Progress,
-    QueueManager,
-    ignore_progress,
-)
-from holdfast.queue.message import (
-    AnyMessage,
-    M,
-    MessageCodec,
-    attach_headers,
-    attach_lease,
-)
+from holdfast.queue.admission import Delivery
+from holdfast.queue.manager import QueueKeywords, QueueManager
+from holdfast.queue.message import AnyMessage, M, get_lease
 from holdfast.queue.states import SettleResult
 from holdfast.queues.sqs.address import parse_address
 from holdfast.queues.sqs.dead_letters import SQSDeadLetters
@@ -59,21 +43,22 @@ from holdfast.queues.sqs.queue_client import (
     RawMessage,
     Receipt,
 )
-from holdfast.queues.sqs.receipts import InFlightReceipts
+from holdfast.queues.sqs.receipts import (
+    InFlightReceipts,
+    compute_first_receive_age,
+    compute_wait_seconds,
+    count_possible_waits,
+)
 from holdfast.queues.sqs.sending import (
     MessageSender,
     check_group,
     get_assigned_id,
     read_headers,
-)
-from holdfast.queues.sqs.unhandled import (
-    UnhandledDeliveries,
-    compute_first_receive_age,
-    count_possible_waits,
+    send_copy,
 )
 
 if TYPE_CHECKING:
-    from holdfast.queue.info import MessageInfo, QueueStats
+    from holdfast.queue.info import QueueStats
 
 CAP_SECONDS = 12 * 3600.0  # from the receive; SQS refuses to extend beyond it
 MAX_POLL_SECONDS = 20
@@ -86,8 +71,6 @@ _ATTRIBUTES = [
 ]
 
 OnNack = Literal["backoff", "now", "leave"]
-
-_CANNOT_SEARCH = "SQS cannot be searched; only dead letters can (`holdfast dead`)"
 
 
 class SQSQueue(QueueManager[M]):
@@ -106,6 +89,7 @@ class SQSQueue(QueueManager[M]):
     slot_wait_seconds = 0.003
     min_empty_checks = 3
     messaging_system = "aws_sqs"
+    max_hold_seconds = CAP_SECONDS
     capabilities: ClassVar[frozenset[str]] = frozenset({"redrive_by_id", "drop"})
 
     def __init__(
@@ -113,26 +97,16 @@ class SQSQueue(QueueManager[M]):
         address: str,
         model: type[M] = AnyMessage,  # type: ignore[assignment]  # what M is by default
         *,
-        lease_seconds: float = 60.0,
-        max_attempts: int = 5,
-        backoff: Backoff = Backoff(),  # noqa: B008  # frozen
         dedupe: bool = False,
         on_nack: OnNack = "backoff",
         group_by: str | None = None,
         dead_letters: str | None = None,
         client: Any = None,
-        clock: Clock = SYSTEM_CLOCK,
-        events: Events | None = None,
+        **settings: Unpack[QueueKeywords],
     ) -> None:
         where = parse_address(address)
-        super().__init__(
-            f"sqs:{where.name}",
-            lease_seconds=lease_seconds,
-            max_attempts=max_attempts,
-            backoff=backoff,
-            clock=clock,
-            events=events,
-        )
+        super().__init__(f"sqs:{where.name}", model, **settings)
+        lease_seconds, clock = self.lease_seconds, self.clock
         if lease_seconds > CAP_SECONDS:
             raise ConfigError("lease_seconds: SQS hides a message for at most 12 hours")
         if on_nack not in ("backoff", "now", "leave"):
@@ -154,18 +128,17 @@ class SQSQueue(QueueManager[M]):
         self.on_nack = on_nack
         group_by = check_group(model, group_by, fifo=self.fifo)
         self._client = QueueClient(where, lease_seconds, client)
-        self.model = model
-        self._codec: MessageCodec[M] = MessageCodec(model)
         self._warned_no_checkpoints = False
         self._sender = MessageSender(self._client, self._codec, group_by, clock, self._random)
-        self._dead = SQSDeadLetters(self._client, dead_letters, clock)
-        self._unhandled = UnhandledDeliveries(self._client, self._dead, self.name, self.events)
+        self.operator: SQSDeadLetters = SQSDeadLetters(
+            self._client, dead_letters, clock, self.capabilities
+        )
         self._reset_after_fork()
         after_fork.run_after_fork(self, SQSQueue._reset_after_fork)
 
     def _reset_after_fork(self) -> None:
         """Start without messages and locks, because a fork must not use its parent's."""
-        self._in_flight = InFlightReceipts(self._client, self._dead)
+        self._in_flight = InFlightReceipts(self._client, self.operator)
 
     def check(self) -> None:
         """Raise ConfigError if the queue is missing or may not be read."""
@@ -201,29 +174,31 @@ class SQSQueue(QueueManager[M]):
             if left <= 0:
                 break
             wait = min(self._max_poll_seconds, ceil(left))
-            if claimed := self._receive(batch_size, wait, stop):
+            if claimed := self._admit_all(self._receive(batch_size, wait, stop)):
                 return claimed
         return []
 
-    def _claim(self, limit: int) -> list[M]:
+    def _claim(self, limit: int) -> Sequence[Delivery]:
         return self._receive(limit, 0, None)
 
-    def _receive(self, limit: int, wait: int, stop: Event | None) -> list[M]:
-        claimed: list[M] = []
+    def _receive(self, limit: int, wait: int, stop: Event | None) -> Sequence[Delivery]:
+        deliveries: list[Delivery] = []
         try:
-            while len(claimed) < limit:
+            while (missing := limit - len(deliveries)) > 0:
                 asked_at = self.clock.monotonic()
-                raws = self._receive_raw(
-                    min(self._max_per_receive, limit - len(claimed)), wait, stop
-                )
-                claimed += [m for raw in raws if (m := self._admit(raw, asked_at)) is not None]
+                raws = self._receive_raw(min(self._max_per_receive, missing), wait, stop)
+                for receipt in map(Receipt, raws):
+                    if not self._in_flight.try_replace(
+                        receipt, asked_at, self.clock.monotonic()
+                    ):
+                        deliveries.append(self._make_delivery(receipt, asked_at))
                 if not raws or (wait and not self.fifo):
                     break
                 wait = 0
         except HoldfastError:
-            if not claimed:  # messages that were claimed must not be lost by a later error
+            if not deliveries:  # messages that were claimed must not be lost by a later error
                 raise
-        return claimed
+        return deliveries
 
     def _receive_raw(self, count: int, wait: int, stop: Event | None) -> Sequence[RawMessage]:
         receive = partial(
@@ -247,52 +222,26 @@ class SQSQueue(QueueManager[M]):
         except HoldfastError as error:
             self.events.emit(ev.PollFailed(self.name, str(error)))
 
-    def _admit(self, raw: RawMessage, asked_at: float) -> M | None:
-        """Return the message of a delivery, or None if no handler may get it."""
-        receipt = Receipt(raw)
-        if self._in_flight.try_replace(receipt, asked_at, self.clock.monotonic()):
-            return None
-        message = self._lease(receipt, asked_at, self.max_attempts)
-        if message is SettleResult.DEAD_LETTERED:
-            self._count_dead_letter()
-        return None if isinstance(message, SettleResult) else message
-
-    def _lease(
-        self, receipt: Receipt, asked_at: float, max_attempts: float
-    ) -> M | SettleResult:
-        """Return the message with its lease, or how it was settled instead."""
+    def _make_delivery(self, receipt: Receipt, asked_at: float) -> Delivery:
         receives = receipt.receives
-        attempt = max(1, receives - self._count_possible_waits(receipt))
-        try:
-            message = self._codec.decode(receipt.body.encode("utf-8", "surrogatepass"))
-        except NewerSchema as error:
-            return self._unhandled.wait_for_newer_code(receipt, error)
-        except MalformedMessage as error:
-            message_id = error.message_id or get_assigned_id(receipt)
-            return self._unhandled.reject(receipt, message_id, attempt, "malformed", str(error))
-        if "id" not in message.model_fields_set:
-            # Another program sent it. An id that is generated here would change with every
-            # delivery.
-            message.__dict__["id"] = get_assigned_id(receipt)
-        if attempt > max_attempts:
-            gave_up = f"gave up after {max_attempts:g} attempts"
-            why = "none was settled, so the worker died or lost its lease"
-            return self._unhandled.reject(receipt, message.id, attempt - 1, gave_up, why)
-        lease = Lease(
-            self,
+        return Delivery(
             receipt,
-            message_id=message.id,
-            attempt=attempt,
-            fence=receives,
-            claimed_at=asked_at,
-            seconds=self.lease_seconds,
-            cap_at=asked_at + CAP_SECONDS,
+            get_assigned_id(receipt),
+            receipt.body.encode("utf-8", "surrogatepass"),
+            max(1, receives - self._count_possible_waits(receipt)),
+            receives,
+            asked_at,
+            headers=None if self.tracing is None else read_headers(receipt),
         )
-        attach_lease(message, lease)
-        if self.tracing is not None and (headers := read_headers(receipt)) is not None:
-            attach_headers(message, headers)
-        self._in_flight.add(lease)
+
+    def _admit(self, delivery: Delivery, max_attempts: float) -> M | SettleResult:
+        message = super()._admit(delivery, max_attempts)
+        if not isinstance(message, SettleResult):
+            self._in_flight.add(get_lease(message))
         return message
+
+    def _explain_exhausted(self, delivery: Delivery) -> str:
+        return ": none was settled, so the worker died or lost its lease"
 
     def _count_possible_waits(self, receipt: Receipt) -> int:
         """Return how many receives older workers may have spent waiting for this code.
@@ -329,11 +278,18 @@ class SQSQueue(QueueManager[M]):
         # as that one, so its count says nothing about its own attempts.
         limit = inf if self.fifo else self.max_attempts
         return [
-            self._lease(receipt, adopted[receipt], limit)
+            self._adopt(self._make_delivery(receipt, adopted[receipt]), limit)
             if receipt in adopted
             else SettleResult.ABANDONED
             for receipt in receipts
         ]
+
+    def _adopt(self, delivery: Delivery, max_attempts: float) -> M | SettleResult:
+        try:
+            return self._admit(delivery, max_attempts)
+        except HoldfastError as error:
+            self.events.emit(ev.PollFailed(self.name, str(error)))
+            return SettleResult.ABANDONED
 
     # -- renewing
 
@@ -378,8 +334,16 @@ class SQSQueue(QueueManager[M]):
             self.stats_stale_until = max(self.stats_stale_until, self.clock.monotonic() + delay)
         return lost
 
-    def _release(self, lease: Lease) -> LeaseLost | None:
-        return self._in_flight.make_visible(lease.handle, 0)
+    def _release(self, lease: Lease, delay_seconds: float = 0.0) -> LeaseLost | None:
+        """Make the message visible at once, or let it wait for newer code; see receipts.py."""
+        receipt: Receipt = lease.handle
+        if not delay_seconds:
+            return self._in_flight.make_visible(receipt, 0)
+        if self.fifo:
+            wait = compute_wait_seconds(receipt.receives)
+            return self._in_flight.make_visible(receipt, wait)
+        send_copy(self._client, receipt, DelaySeconds=ceil(delay_seconds))
+        return self._in_flight.delete([receipt])[0]
 
     def _dead_letter(self, lease: Lease, reason: str, detail: str | None) -> LeaseLost | None:
         return self._in_flight.dead_letter(
@@ -400,58 +364,7 @@ class SQSQueue(QueueManager[M]):
         from holdfast.queue.info import QueueStats  # only operators need it
 
         counts = self._client.count_messages()
-        return QueueStats(expired=0, completed=None, failed=self._dead.count(), **counts)
-
-    def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
-        """Yield dead letters. Raises Unsupported for any other state."""
-        if state is MessageState.COMPLETED:
-            raise Unsupported(
-                "SQS deletes completed messages, so they can be neither listed nor counted; "
-                "the workers' logs and metrics count them"
-            )
-        if state is not MessageState.FAILED:
-            raise Unsupported(
-                f"SQS cannot list {state.value} messages: `holdfast status` counts them, "
-                "`holdfast dead list` lists the dead letters"
-            )
-        yield from self._dead.list_messages(limit)
-
-    def find(self, message_id: str) -> list[MessageInfo]:
-        """Raise Unsupported, because SQS cannot be searched."""
-        raise Unsupported(_CANNOT_SEARCH)
-
-    def search(self, *_: Any, **__: Any) -> Iterator[MessageInfo]:
-        """Raise Unsupported, because SQS cannot be searched."""
-        raise Unsupported(_CANNOT_SEARCH)
-
-    def cancel(self, message_id: str) -> int:
-        """Raise Unsupported, because SQS gives a message only to a worker that receives it."""
-        raise Unsupported(
-            f"SQS cannot cancel message {message_id!r}, because only a worker that receives it "
-            "can remove it: let its handler return Reject"
-        )
-
-    def redrive(
-        self, message_id: str | None = None, *, on_progress: Progress = ignore_progress
-    ) -> int:
-        """Move dead letters back to the queue."""
-        return self._dead.redrive(None if message_id is None else {message_id}, on_progress)
-
-    def drop(self, message_id: str) -> int:
-        """Delete the dead letters with this id."""
-        return self._dead.drop({message_id})
-
-    def redrive_many(self, messages: Sequence[MessageInfo]) -> int:
-        """Move these dead letters back. All are received once, not once for each id."""
-        return self._dead.redrive({message.id for message in messages}, ignore_progress)
-
-    def drop_many(self, messages: Sequence[MessageInfo]) -> int:
-        """Delete these dead letters. All are received once, not once for each id."""
-        return self._dead.drop({message.id for message in messages})
-
-    def purge(self, older_than_seconds: float) -> int:
-        """Raise Unsupported, because SQS keeps no completed messages."""
-        raise Unsupported("SQS keeps no completed messages, so there is nothing to purge")
+        return QueueStats(expired=0, completed=None, failed=self.operator.count(), **counts)
 
     def close(self) -> None:
         """Close the connections to SQS."""

@@ -10,9 +10,24 @@ and passes each thread its result. A thread that arrives during that call leads 
 Each thread sleeps until its own result arrives, and the leader sleeps until the batch is
 complete. If every arrival woke every thread, ten threads would spend more time waking up than
 working.
+
+A message that is newer than the code waits for newer code without using up its attempts. A
+standard queue's message waits as a new copy, which SQS counts from 0. In a FIFO queue a copy
+would go to the end of its group, so the message waits where it is: it stays hidden and is
+received again after each wait. SQS counts those receives, and they cannot be undone:
+
+    receive 1 ─ 1 min ─ receive 2 ─ 2 min ─ receive 3 ─ 4 min ─ receive 4 ─ …
+
+Each wait is twice as long as the one before. So a deployment of an hour costs six receives, and
+afterwards the message is hidden for no longer than the deployment took. The queue's own
+redrive policy counts those receives: a maxReceiveCount of 6 is enough for half an hour, one
+of 10 for eight hours.
+
+The newer code cannot see which receives were waits. But waits take time, so the time since
+the first receive says how many there can have been. That many are not counted as attempts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from threading import Condition, Lock
 from weakref import WeakValueDictionary
@@ -130,11 +145,11 @@ class InFlightReceipts:
     ) -> LeaseLost | None:
         """Send a copy with its reason to the dead letters, then delete the message.
 
-        This extends the receipt first, to make sure that it is still valid, because a message
-        that another worker holds must not get a second copy.
+        This extends a receipt that a handler had first, to make sure that it is still valid,
+        because a message that another worker holds must not get a second copy.
         """
         if not receipt.copied:  # copy once, even if the delete must be repeated
-            match self.extend([receipt], seconds)[0]:
+            match self.extend([receipt], seconds)[0] if self._was_added(receipt) else RENEWED:
                 case Refused(refusal):
                     return LeaseLost(refusal)
                 case Unanswered(problem):
@@ -143,6 +158,10 @@ class InFlightReceipts:
                     self._dead.send_copy(receipt, reason, detail, attempts)
                     receipt.copied = True
         return self._settle(receipt, lambda: self._client.delete([receipt])[0])
+
+    def _was_added(self, receipt: Receipt) -> bool:
+        lease = self._leases.get(receipt.sqs_id)
+        return lease is not None and lease.handle is receipt
 
     def abandon(self, receipt: Receipt) -> None:
         """Settle the receipt without a call: SQS redelivers the message at its deadline."""
@@ -274,3 +293,33 @@ class AckBatcher:
             for ticket in batch:
                 ticket.done = True
                 ticket.wakeup.release()
+
+
+FIRST_WAIT_SECONDS = 60
+_MAX_WAIT_SECONDS = 6 * 3600  # SQS hides a message for twice as long at most
+_MAX_DOUBLINGS = 16
+
+
+def compute_wait_seconds(receives: int) -> int:
+    """Return how long a message waits after so many receives."""
+    doublings = min(receives - 1, _MAX_DOUBLINGS)
+    return min(FIRST_WAIT_SECONDS << doublings, _MAX_WAIT_SECONDS)
+
+
+def count_possible_waits(seconds: float) -> int:
+    """Return how many waits there can have been in `seconds` since the first receive.
+
+    Each is assumed to have taken half its time, because this process's clock may differ
+    from that of SQS.
+    """
+    waits = 0
+    while seconds >= (needed := compute_wait_seconds(waits + 1) / 2):
+        seconds -= needed
+        waits += 1
+    return waits
+
+
+def compute_first_receive_age(system: Mapping[str, str], now: float) -> float:
+    """Return the seconds since SQS first delivered the message, or 0.0 if it is unknown."""
+    first = system.get("ApproximateFirstReceiveTimestamp")
+    return 0.0 if first is None else now - int(first) / 1000

@@ -22,7 +22,6 @@ _NEW_CODES = {
 }
 
 _STATUSES = {
-    f"{_PREFIX}PurgeQueueInProgress": 403,
     "AccessDenied": 403,
     "AccessDeniedException": 403,
     "ExpiredToken": 403,

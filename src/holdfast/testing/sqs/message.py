@@ -2,7 +2,6 @@
 
 import base64
 import re
-import struct
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -113,7 +112,6 @@ class StoredMessage:
             response["Attributes"] = selected_system
         if selected := _select_attributes(self.attributes, own):
             response["MessageAttributes"] = {name: dict(a) for name, a in selected.items()}
-            response["MD5OfMessageAttributes"] = compute_attributes_md5(selected)
         return response
 
     def _system_attributes(self, names: frozenset[str]) -> dict[str, str]:
@@ -175,25 +173,6 @@ def count_bytes(body: str, attributes: Attributes) -> int:
 def compute_md5(text: str) -> str:
     """Return the checksum of a body."""
     return md5(text.encode(), usedforsecurity=False).hexdigest()
-
-
-def compute_attributes_md5(attributes: Attributes) -> str:
-    """Return the checksum of attributes.
-
-    It covers each name, type and value, with its length before it. One byte says whether the
-    value is text or binary.
-    """
-    digest = md5(usedforsecurity=False)
-    for name, attribute in sorted(attributes.items()):
-        [value] = (value for key, value in attribute.items() if key != "DataType")
-        digest.update(_prefix_length(name) + _prefix_length(attribute["DataType"]))
-        digest.update(b"\x02" if isinstance(value, bytes) else b"\x01")
-        digest.update(_prefix_length(value))
-    return digest.hexdigest()
-
-
-def _prefix_length(value: str | bytes) -> bytes:
-    return struct.pack("!I", len(_to_bytes(value))) + _to_bytes(value)
 
 
 def _to_bytes(value: str | bytes | bytearray) -> bytes:

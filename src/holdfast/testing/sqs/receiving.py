@@ -28,7 +28,7 @@ from holdfast.testing.sqs.errors import (
 )
 from holdfast.testing.sqs.message import SYSTEM_ATTRIBUTES, StoredMessage
 from holdfast.testing.sqs.queue import SimulatedQueue
-from holdfast.testing.sqs.registry import MessageMoves, QueueRegistry, Response
+from holdfast.testing.sqs.registry import QueueRegistry, Response
 
 MAX_VISIBILITY_SECONDS = 43_200
 
@@ -52,13 +52,11 @@ class ReceiveCalls:
     def __init__(
         self,
         registry: QueueRegistry,
-        moves: MessageMoves,
         clock: Clock,
         lock: AbstractContextManager[Any],
         in_flight_limit: int,
     ) -> None:
-        self._registry, self._moves = registry, moves
-        self._clock, self._lock = clock, lock
+        self._registry, self._clock, self._lock = registry, clock, lock
         self._in_flight_limit = in_flight_limit
 
     def receive(self, region: str, params: dict[str, Any]) -> Response:
@@ -70,7 +68,6 @@ class ReceiveCalls:
             waiter = Event()
             with self._lock:
                 now = self._clock.monotonic()
-                self._moves.move_due()
                 # Looked up each time, because it may be deleted during the wait.
                 queue = self._registry.find(region, params["QueueUrl"])
                 if (messages := self._take(queue, request)) or now >= deadline:
@@ -79,7 +76,7 @@ class ReceiveCalls:
                     # AWS omits a list that would be empty.
                     return {"Messages": selected} if selected else {}
                 queue.waiters.add(waiter)
-                next_look = min(deadline, queue.next_change_at(), self._moves.next_change_at())
+                next_look = min(deadline, queue.next_change_at())
             self._wait(queue, waiter, next_look - now)
 
     def _wait(self, queue: SimulatedQueue, waiter: Event, seconds: float) -> None:

@@ -16,7 +16,6 @@ from holdfast.testing.sqs.errors import (
 from holdfast.testing.sqs.message import (
     IdSource,
     StoredMessage,
-    compute_attributes_md5,
     compute_md5,
     count_bytes,
     parse_attributes,
@@ -60,7 +59,7 @@ def check_send_batch(queue: SimulatedQueue, entries: Sequence[Entry]) -> None:
 def send_message(ids: IdSource, queue: SimulatedQueue, entry: Entry) -> Response:
     """Handle SendMessage, or one entry of SendMessageBatch.
 
-    The response to a duplicate has the id of the first message and its own checksums.
+    The response to a duplicate has the id of the first message and its own checksum.
     """
     _check_ids(queue, entry, missing_parameter_error("MessageGroupId"))
     sent = _make_message(ids, queue, entry)
@@ -69,8 +68,6 @@ def send_message(ids: IdSource, queue: SimulatedQueue, entry: Entry) -> Response
         "MessageId": stored.message_id,
         "MD5OfMessageBody": compute_md5(sent.body),
     }
-    if sent.attributes:
-        response["MD5OfMessageAttributes"] = compute_attributes_md5(sent.attributes)
     if stored.sequence_number:
         response["SequenceNumber"] = stored.sequence_number
     return response

@@ -1,10 +1,10 @@
 """SimulatedSqs: the service that a test makes, inspects and breaks."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from threading import Lock, RLock
+from threading import RLock
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,47 +49,23 @@ class RecordedCall:
     """On the clock's monotonic time."""
 
 
-class CallLog:
+class CallLog(list[RecordedCall]):
     """All calls in order, so that a test can count what a design costs.
 
-    A test may read it while threads make calls.
+    A test may read it while threads make calls, and clear it to count from there.
     """
-
-    def __init__(self) -> None:
-        self._calls: list[RecordedCall] = []
-        self._lock = Lock()
-
-    def record(self, call: RecordedCall) -> None:
-        """Add a call."""
-        with self._lock:
-            self._calls.append(call)
 
     def select(self, *operations: str) -> list[RecordedCall]:
         """Return the calls of these operations, or all calls if none is named."""
-        with self._lock:
-            return [c for c in self._calls if not operations or c.operation in operations]
+        return [call for call in self if not operations or call.operation in operations]
 
-    def count(self, *operations: str) -> int:
+    def count(self, *operations: str) -> int:  # type: ignore[override]
         """Count the calls, which AWS charges for."""
         return len(self.select(*operations))
 
     def entries(self, *operations: str) -> int:
         """Count the messages of those calls; each entry of a batch is one."""
         return sum(call.entries for call in self.select(*operations))
-
-    def clear(self) -> None:
-        """Remove all calls, to count from here."""
-        with self._lock:
-            self._calls.clear()
-
-    def __iter__(self) -> Iterator[RecordedCall]:
-        return iter(self.select())
-
-    def __len__(self) -> int:
-        return self.count()
-
-    def __getitem__(self, index: int) -> RecordedCall:
-        return self.select()[index]
 
 
 class SimulatedSqsClient:
@@ -136,7 +112,7 @@ class SimulatedSqs:
         ...
         assert sqs.calls.count("SendMessage") == 4
 
-    Visibility, delays, retention, long polls and move tasks all follow `clock`.
+    Visibility, delays, retention and long polls follow `clock`.
     `stale_handles` says what happens to stale receipts (see receiving.py); code should work
     in all three modes. The same `seed` gives the same ids.
     """
@@ -159,8 +135,8 @@ class SimulatedSqs:
         self._lock = RLock()
         self._ids = IdSource(seed)
         self._registry = registry = QueueRegistry(clock, self._ids)
-        self._moves = moves = MessageMoves(registry, clock, self._ids)
-        receiving = ReceiveCalls(registry, moves, clock, self._lock, in_flight_limit)
+        moves = MessageMoves(registry, self._ids)
+        receiving = ReceiveCalls(registry, clock, self._lock, in_flight_limit)
         receipts = ReceiptCalls(stale_handles)
         self._receive = receiving.receive
         self._on_region: dict[str, Callable[[str, dict[str, Any]], Response]] = {
@@ -223,7 +199,7 @@ class SimulatedSqs:
         queue = str(request.get("QueueUrl") or request.get("QueueName") or "")
         entries = len(request["Entries"]) if operation.endswith("Batch") else 1
         now = self.clock.monotonic()
-        self.calls.record(RecordedCall(operation, queue.rpartition("/")[2], entries, now))
+        self.calls.append(RecordedCall(operation, queue.rpartition("/")[2], entries, now))
 
     def _perform(
         self, operation: str, request: dict[str, Any], region: str, fault: Fault | None
@@ -231,7 +207,6 @@ class SimulatedSqs:
         if operation == "ReceiveMessage":
             return self._receive(region, request)  # it may wait, so it takes the lock itself
         with self._lock:
-            self._moves.move_due()
             if operation in self._on_region:
                 return self._on_region[operation](region, request)
             queue = self._registry.find(region, request["QueueUrl"])

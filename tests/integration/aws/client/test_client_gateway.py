@@ -16,8 +16,8 @@ from holdfast.exports.dynamodb import DynamoDBJobs
 from holdfast.exports.errors import CallbackUnclear
 from holdfast.queue.manager import MessageState
 from holdfast.queue.message import AnyMessage
+from holdfast.queues.listing import list_queue_names
 from holdfast.queues.sqs import SQSQueue
-from holdfast.queues.sqs.listing import list_queue_names
 from holdfast.testing import ManualClock, SimulatedSqs
 from support.aws.broken import CONTENTS
 from support.aws.calls import QUEUE, RECEIPT

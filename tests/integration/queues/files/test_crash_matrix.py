@@ -129,6 +129,7 @@ def test_after_a_kill_the_id_of_a_dropped_letter_is_free(
             assert [view.state.value for view in queue.find("a")] == ["pending"]
 
 
+@pytest.mark.nightly
 @every_scenario
 def test_a_kill_of_the_recovery_too_loses_nothing(fast_path: Path, scenario: Scenario) -> None:
     """The recovery starts from a copy of what the first kill left, to need one kill less."""

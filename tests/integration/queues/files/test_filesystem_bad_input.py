@@ -262,7 +262,7 @@ def people_look(queue: Queue) -> None:
     for state in MessageState:
         list(queue.peek(state))
     queue.find("a")
-    queue.sweep()
+    queue.operator.sweep()
     queue.purge(0)
 
 
@@ -295,7 +295,7 @@ def test_litter_in_the_place_of_the_clock_file_is_not_followed_and_does_not_hang
         queue: Queue = FilesystemQueue(fast_path / "root")
         queue.push(make_message("a"))
         assert drain(queue) == [("a", 1)]
-        queue.sweep()
+        queue.operator.sweep()
 
     run_in_child(play, HANGS_AFTER_SECONDS)
     assert snapshot(outside) == outside_before

@@ -11,8 +11,8 @@ import pytest
 from holdfast.errors import QueueUnavailable
 from holdfast.queue.message import QueueMessage
 from holdfast.queues.files import FilesystemQueue, FsOps
-from holdfast.queues.files.names import hash_id
-from holdfast.queues.files.record_check import MIN_INTERVAL_SECONDS
+from holdfast.queues.files.housekeeping import MIN_INTERVAL_SECONDS
+from holdfast.queues.files.layout import hash_id
 from support.files import audit
 from support.files.foreign_files import KINDS, outside_of, snapshot
 from support.files.queue_folder import LEASE, Ground, Queue, drain, get_key, make_message
@@ -118,7 +118,7 @@ def test_what_was_removed_by_hand_is_swept_whatever_it_was(ground: Ground) -> No
     held = {message.id: message for message in queue.poll(2)}
     queue.ack(held["a"])
     remove_all(queue)
-    assert queue.sweep() == 3
+    assert queue.operator.sweep() == 3
     assert audit.find_residue(ground.folder) == []
 
 
@@ -187,7 +187,7 @@ def test_a_live_task_keeps_its_id_when_litter_replaces_its_record(
     for _ in range(2):
         queue.push(make_message("a"))
         ground.queue().push(make_message("a"))
-        queue.sweep()
+        queue.operator.sweep()
         assert states(ground) in (["pending"], ["leased"])
         queue.poll()
     assert snapshot(outside) == outside_before
@@ -207,7 +207,7 @@ def test_litter_in_the_place_of_a_mark_neither_frees_nor_blocks_an_id(
     assert states(ground) == ["leased"]
     queue.dead_letter(message, "no use")
     ground.clock.advance(2 * LEASE)
-    queue.sweep(0)
+    queue.operator.sweep(0)
     queue.push(make_message("a"))
     assert states(ground) == ["failed", "pending"]
     assert snapshot(outside) == outside_before

@@ -83,7 +83,7 @@ CASES: dict[str, tuple[Prepare, Act]] = {
     "push what is dead": (dead, push_what_is_gone),
     "push what was removed by hand": (removed_by_hand, push_what_is_gone),
     "purge": (completed, purge),
-    "sweep": (removed_by_hand, lambda queue, count: queue.sweep()),
+    "sweep": (removed_by_hand, lambda queue, count: queue.operator.sweep()),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from holdfast.errors import LeaseLost, QueueUnavailable
 from holdfast.lease.lease import LeaseState, Refused
 from holdfast.queue.message import get_lease
-from holdfast.queues.files import names
+from holdfast.queues.files import layout
 from support.files import audit
 from support.files.crash import run_in_child
 from support.files.faults import RefusingFs
@@ -132,7 +132,7 @@ def test_a_segment_that_cannot_be_listed_any_more_is_empty(ground: Ground, error
 def test_ids_whose_hashes_begin_alike_are_distinguished(ground: Ground, dedupe: bool) -> None:
     """A key holds only the beginning of the hash."""
     first, other = "33376", "51122"
-    assert names.hash_id(first)[:8] == names.hash_id(other)[:8]
+    assert layout.hash_id(first)[:8] == layout.hash_id(other)[:8]
     queue = ground.queue(dedupe=dedupe)
     queue.push_many([make_message(first), make_message(other)])
     for message in queue.poll(2):
@@ -162,7 +162,7 @@ def test_a_push_never_writes_over_what_another_is_writing(
     """If two producers chose the same nonce, one of them must fail."""
     monkeypatch.setattr(secrets, "randbits", lambda n: 7)
     queue, twin = ground.queue(), ground.queue()
-    key = twin._producer.make_key(names.hash_id("a"))
+    key = twin._producer.make_key(layout.hash_id("a"))
     (ground.folder / "tmp" / key).write_text("the twin's")
     with pytest.raises(QueueUnavailable):
         queue.push(make_message("a"))

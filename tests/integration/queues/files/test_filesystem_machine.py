@@ -43,7 +43,7 @@ class FileQueueMachine(QueueMachine):
 
     @rule()
     def sweep(self) -> None:
-        self.person.sweep()
+        self.person.operator.sweep()
 
 
 class DedupeMachine(FileQueueMachine):

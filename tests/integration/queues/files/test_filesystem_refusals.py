@@ -135,7 +135,7 @@ def test_a_refused_push_pushed_nothing(fast_path: Path, name: str, fault: int) -
             if fault == errno.ENOSPC:  # everything that can be removed is removed
                 assert list((play.queue.folder / "tmp").iterdir()) == []
             play.ground.clock.advance(LEASE)
-            play.queue.sweep(0)
+            play.queue.operator.sweep(0)
             assert audit.find_residue(play.queue.folder) == []
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import QueueUnavailable
-from holdfast.queues.files.names import hash_id
+from holdfast.queues.files.layout import hash_id
 from support.files import audit
 from support.files.crash import end_with_parent, run_in_child
 from support.files.queue_folder import LEASE, Ground, Queue, make_clock, make_message
@@ -155,7 +155,7 @@ def test_a_worker_dead_letters_without_waiting_and_the_id_can_be_pushed_afterwar
     worker.push(make_message("a", which=2))
     assert [m.which for m in worker.poll(10)] == [2]
     ground.clock.advance(LEASE)
-    worker.sweep(0)
+    worker.operator.sweep(0)
     assert audit.find_residue(ground.folder) == []
 
 

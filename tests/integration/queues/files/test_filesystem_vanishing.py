@@ -60,7 +60,7 @@ def act_without(root: Path, gone: Callable[[Path], None], part: str, fresh: bool
         lambda: worker.dead_letter(held[3], "no use"),
         queue.redrive,
         queue.stats,
-        queue.sweep,
+        queue.operator.sweep,
     ]
     for act in acts:
         with suppress(QueueUnavailable, *LOST.get(part, ())):

@@ -308,7 +308,7 @@ def test_a_sweep_of_ids_never_frees_one_that_is_being_pushed(fast_path: Path) ->
 
 
 def sweep(queue: Queue) -> None:
-    queue.sweep()
+    queue.operator.sweep()
 
 
 def test_a_dead_letter_frees_its_id_and_only_its_own(fast_path: Path) -> None:

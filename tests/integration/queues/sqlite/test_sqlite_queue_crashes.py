@@ -77,6 +77,7 @@ def check_no_second_holder(site: Site) -> None:
     assert not got & held
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("scenario", WITHOUT_DEDUPE, ids=lambda s: s.name)
 def test_a_kill_of_the_recovery_too_loses_nothing(fast_path: Path, scenario: Scenario) -> None:
     """Each recovery starts from a copy of what the first kill left, half of them without the

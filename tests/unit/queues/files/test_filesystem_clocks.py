@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.lease.clock import to_utc
 from holdfast.queue.manager import MessageState
 from holdfast.queue.message import get_lease
-from holdfast.queues.files import FsOps, names
+from holdfast.queues.files import FsOps, layout
 from holdfast.testing.clock import ManualClock
 from support.files import audit
 from support.files.queue_folder import Ground, Queue, make_clock, make_message
@@ -145,7 +145,7 @@ def test_the_card_of_a_worker_that_holds_something_is_kept(ground: Ground) -> No
         ground.clock.advance(80_000.0)
     [card] = holder.peek(MessageState.LEASED)
     assert card.holder is not None
-    other.sweep()
+    other.operator.sweep()
     tokens = {path.stem for path in (ground.folder / "workers").glob("*.json")}
     assert [token for token in tokens if card.holder.worker_id.endswith(token)]
     assert (
@@ -157,7 +157,7 @@ def test_the_card_of_a_worker_that_paused_for_hours_is_kept(ground: Ground) -> N
     queue = ground.queue()
     queue.poll()
     ground.clock.advance(20 * 3600.0)
-    queue.sweep()
+    queue.operator.sweep()
     assert len(list((ground.folder / "workers").glob("*.json"))) == 1
 
 
@@ -171,7 +171,7 @@ def test_setting_the_wall_clock_ahead_sweeps_nothing_that_is_being_written(
     clock.advance(1)
     own_clock.advance(1)
     own_clock.step_time(7200)
-    assert queue.sweep() == 0
+    assert queue.operator.sweep() == 0
 
 
 # -- measuring
@@ -253,7 +253,7 @@ class SweptFs(WatchedFs):
         self.sweep: Callable[[], object] = lambda: None
 
     def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if name == "rename" and names.FAILED.fullmatch(Path(args[1]).name):
+        if name == "rename" and layout.FAILED.fullmatch(Path(args[1]).name):
             self.sweep()
         return real(*args, **kwargs)
 
@@ -263,7 +263,7 @@ def test_a_reason_that_a_sweep_took_for_old_is_written_again(ground: Ground) -> 
     fs = SweptFs(ground.clock)
     queue, other = ground.queue(fs), ground.queue()
     message = claim(queue)
-    fs.sweep = lambda: other.sweep(-7200)
+    fs.sweep = lambda: other.operator.sweep(-7200)
     queue.dead_letter(message, "no use")
     [letter] = queue.dead_letters()
     assert letter.reason == "no use"

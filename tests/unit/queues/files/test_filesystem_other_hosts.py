@@ -11,7 +11,7 @@ import pytest
 from holdfast.queue.manager import MessageState
 from holdfast.queue.message import get_lease
 from holdfast.queues.files import FsOps
-from holdfast.queues.files.lease_watch import MAX_SHARED_BYTES
+from holdfast.queues.files.workers import MAX_SHARED_BYTES
 from holdfast.testing.clock import ManualClock
 from support.files.faults import RefusingFs
 from support.files.foreign_files import KINDS, outside_of, snapshot

@@ -16,6 +16,7 @@ from holdfast.queue.message import AnyMessage, QueueMessage, get_lease
 from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock, SimulatedSqs
 from holdfast.worker.settle import SettleResult
+from holdfast.worker.worker import Worker
 from support.sqs.calls import (
     create_queue,
     open_threads,
@@ -28,6 +29,7 @@ from support.sqs.calls import (
 LEASE = 30.0
 
 Queue = SQSQueue[Any]
+OpenQueue = Callable[..., Queue]
 
 
 class Order(QueueMessage):
@@ -36,7 +38,7 @@ class Order(QueueMessage):
 
 
 @pytest.fixture
-def open_queue(sqs: SimulatedSqs, clock: ManualClock) -> Callable[..., Queue]:
+def open_queue(sqs: SimulatedSqs, clock: ManualClock) -> OpenQueue:
     client = sqs.client()
 
     def open_work(name: str = "work", **settings: Any) -> Queue:
@@ -49,6 +51,11 @@ def open_queue(sqs: SimulatedSqs, clock: ManualClock) -> Callable[..., Queue]:
     return open_work
 
 
+@pytest.fixture
+def queue(open_queue: OpenQueue) -> Queue:
+    return open_queue()
+
+
 def push_count(queue: Queue, count: int) -> list[str]:
     return queue.push_many(AnyMessage(id=f"{number}") for number in range(count))
 
@@ -58,9 +65,8 @@ def push_count(queue: Queue, count: int) -> list[str]:
 
 @pytest.mark.requirement("R001-050", "R001-051")
 def test_ten_messages_are_sent_received_and_deleted_in_one_call_each(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+    queue: Queue, sqs: SimulatedSqs
 ) -> None:
-    queue = open_queue()
     queue.push(AnyMessage())
     assert sqs.calls.count("SendMessage") == 1
     push_count(queue, 24)
@@ -72,10 +78,7 @@ def test_ten_messages_are_sent_received_and_deleted_in_one_call_each(
 
 
 @pytest.mark.requirement("R001-052")
-def test_acks_of_many_threads_are_sent_together(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
-) -> None:
-    queue = open_queue()
+def test_acks_of_many_threads_are_sent_together(queue: Queue, sqs: SimulatedSqs) -> None:
     push_count(queue, 10)
     messages = queue.poll(10)
     together = threading.Barrier(10)
@@ -92,9 +95,8 @@ def test_acks_of_many_threads_are_sent_together(
 
 
 def test_a_refused_ack_in_a_shared_batch_is_raised_in_its_own_thread_only(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+    queue: Queue, sqs: SimulatedSqs
 ) -> None:
-    queue = open_queue()
     push_count(queue, 4)
     messages = queue.poll(4)
     sqs.faults.refuse("DeleteMessageBatch", "ReceiptHandleIsInvalid", positions=(0,))
@@ -114,10 +116,9 @@ def test_a_refused_ack_in_a_shared_batch_is_raised_in_its_own_thread_only(
 
 
 def test_a_single_ack_does_not_wait_for_others(
-    open_queue: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.queues.sqs.receipts.GATHER_SECONDS", 600.0)
-    queue = open_queue()
     push_count(queue, 1)
     queue.ack(queue.poll()[0])  # waiting would take ten minutes
     assert queue.stats().leased == 0
@@ -127,10 +128,9 @@ def test_a_single_ack_does_not_wait_for_others(
 
 
 def test_an_entry_that_fails_transiently_is_sent_again_alone(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+    queue: Queue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     clock.auto_advance = True
-    queue = open_queue()
     sqs.faults.refuse("SendMessageBatch", "InternalError", positions=(2, 5))
     push_count(queue, 10)
     assert sorted(int(message.id) for message in queue.poll(10)) == list(range(10))
@@ -138,19 +138,17 @@ def test_an_entry_that_fails_transiently_is_sent_again_alone(
 
 
 def test_entries_that_are_refused_permanently_are_named(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+    queue: Queue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     clock.auto_advance = True
-    queue = open_queue()
     sqs.faults.refuse("SendMessageBatch", "InternalError", positions=(0,), times=99)
     with pytest.raises(QueueUnavailable, match=r"1 of the messages .*InternalError.*'0'"):
         push_count(queue, 4)
 
 
 def test_one_refused_ack_of_many_does_not_undo_the_others(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+    queue: Queue, sqs: SimulatedSqs
 ) -> None:
-    queue = open_queue()
     push_count(queue, 5)
     messages = queue.poll(5)
     sqs.faults.refuse("DeleteMessageBatch", "InternalError", positions=(1,))
@@ -173,9 +171,8 @@ def test_one_refused_ack_of_many_does_not_undo_the_others(
     ],
 )
 def test_each_entry_of_a_renewal_is_judged_by_its_own_code(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, code: str, answer: type
+    queue: Queue, sqs: SimulatedSqs, code: str, answer: type
 ) -> None:
-    queue = open_queue()
     push_count(queue, 3)
     leases = [get_lease(message) for message in queue.poll(3)]
     sqs.faults.refuse("ChangeMessageVisibilityBatch", code, positions=(1,))
@@ -184,9 +181,8 @@ def test_each_entry_of_a_renewal_is_judged_by_its_own_code(
 
 
 def test_a_queue_that_is_gone_loses_the_lease_at_once(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+    queue: Queue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
-    queue = open_queue()
     push_count(queue, 1)
     lease = get_lease(queue.poll()[0])
     client = sqs.client()
@@ -199,9 +195,8 @@ def test_a_queue_that_is_gone_loses_the_lease_at_once(
 
 
 def test_throttling_is_tolerated_within_the_lease(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+    queue: Queue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
-    queue = open_queue()
     push_count(queue, 1)
     lease = get_lease(queue.poll()[0])
     keeper = LeaseKeeper(clock)
@@ -217,10 +212,7 @@ def test_throttling_is_tolerated_within_the_lease(
     assert sqs.calls.count("ChangeMessageVisibilityBatch") == 5
 
 
-def test_no_error_shows_the_receipt_or_the_body(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
-) -> None:
-    queue = open_queue()
+def test_no_error_shows_the_receipt_or_the_body(queue: Queue, sqs: SimulatedSqs) -> None:
     queue.push(AnyMessage(id="a", secret="canary-body"))
     message = queue.poll()[0]
     handle = get_lease(message).handle.handle
@@ -232,10 +224,7 @@ def test_no_error_shows_the_receipt_or_the_body(
         assert handle not in text
 
 
-def test_access_denied_names_the_permission(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
-) -> None:
-    queue = open_queue()
+def test_access_denied_names_the_permission(queue: Queue, sqs: SimulatedSqs) -> None:
     sqs.faults.fail("ReceiveMessage", "AccessDenied")
     with pytest.raises(ConfigError, match="sqs:ReceiveMessage"):
         queue.poll()
@@ -246,9 +235,8 @@ def test_access_denied_names_the_permission(
 
 @pytest.mark.requirement("R003-002")
 def test_a_message_delivered_twice_to_one_process_is_processed_once_with_its_newest_handle(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+    queue: Queue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
-    queue = open_queue()
     push_count(queue, 1)
     message = queue.poll()[0]
     clock.advance(10)
@@ -260,9 +248,8 @@ def test_a_message_delivered_twice_to_one_process_is_processed_once_with_its_new
 
 
 def test_a_message_whose_lease_expired_here_is_delivered_again(
-    open_queue: Callable[..., Queue], clock: ManualClock
+    queue: Queue, clock: ManualClock
 ) -> None:
-    queue = open_queue()
     push_count(queue, 1)
     [first] = queue.poll()
     clock.advance(LEASE + 1)
@@ -277,10 +264,9 @@ def test_a_message_whose_lease_expired_here_is_delivered_again(
 
 
 def test_a_lease_counts_from_before_the_receive(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+    queue: Queue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     clock.auto_advance = True
-    queue = open_queue()
     push_count(queue, 1)
     sqs.faults.slow("ReceiveMessage", 4)
     asked_at = clock.monotonic()
@@ -290,10 +276,9 @@ def test_a_lease_counts_from_before_the_receive(
 
 
 def test_an_adopted_lease_counts_from_before_its_extension(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+    queue: Queue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     clock.auto_advance = True
-    queue = open_queue()
     push_count(queue, 1)
     raws = receive(sqs.client(), "work")
     sqs.faults.slow("ChangeMessageVisibilityBatch", 4)
@@ -304,7 +289,7 @@ def test_an_adopted_lease_counts_from_before_its_extension(
 
 
 def test_an_adoption_that_sqs_refuses_is_reported_and_not_raised(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+    open_queue: OpenQueue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     clock.auto_advance = True
     reported: list[Event] = []
@@ -319,11 +304,10 @@ def test_an_adoption_that_sqs_refuses_is_reported_and_not_raised(
 
 
 def test_calls_that_a_lease_depends_on_fail_fast(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+    queue: Queue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     """Of the two clients, the one with the short timeout makes them."""
     clock.auto_advance = True
-    queue = open_queue()
     queue._client._clients = sqs.client(), sqs.client(read_timeout_seconds=2)
     push_count(queue, 1)
     [message] = queue.poll()
@@ -337,7 +321,7 @@ def test_calls_that_a_lease_depends_on_fail_fast(
 
 
 def test_an_entry_without_a_response_may_be_tried_again(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, monkeypatch: pytest.MonkeyPatch
+    open_queue: OpenQueue, sqs: SimulatedSqs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server may name an entry neither among the successful nor among the failed ones."""
     client = sqs.client()
@@ -353,7 +337,7 @@ def test_an_entry_without_a_response_may_be_tried_again(
 
 
 def test_a_sent_entry_without_a_response_is_sent_again(
-    open_queue: Callable[..., Queue],
+    open_queue: OpenQueue,
     sqs: SimulatedSqs,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -375,18 +359,16 @@ def test_a_sent_entry_without_a_response_is_sent_again(
 
 
 def test_messages_that_were_received_are_returned_though_the_next_receive_fails(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+    queue: Queue, sqs: SimulatedSqs
 ) -> None:
-    queue = open_queue()
     push_count(queue, 15)
     sqs.faults.fail("ReceiveMessage", after=1)
     assert len(queue.poll(15)) == 10
 
 
 def test_a_message_without_an_id_keeps_that_of_sqs_over_all_deliveries(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+    queue: Queue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
-    queue = open_queue()
     sent = send(sqs.client(), "work", "{}")
     assert queue.poll()[0].id == sent["MessageId"]
     clock.advance(LEASE + 1)
@@ -397,9 +379,8 @@ def test_a_message_without_an_id_keeps_that_of_sqs_over_all_deliveries(
 
 
 def test_an_extension_in_progress_cannot_overtake_a_nack(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+    queue: Queue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
-    queue = open_queue()
     push_count(queue, 1)
     [message] = queue.poll()
     lease = get_lease(message)
@@ -417,9 +398,8 @@ def test_an_extension_in_progress_cannot_overtake_a_nack(
 
 
 def test_a_message_that_is_being_settled_is_not_extended(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+    queue: Queue, sqs: SimulatedSqs
 ) -> None:
-    queue = open_queue()
     push_count(queue, 2)
     first, second = (get_lease(message) for message in queue.poll(2))
     with first.handle.lock:
@@ -431,7 +411,7 @@ def test_a_message_that_is_being_settled_is_not_extended(
 @pytest.mark.requirement("R001-053", "R001-054")
 @pytest.mark.parametrize(("on_nack", "ready", "calls"), [("now", 1, 1), ("leave", 0, 0)])
 def test_a_nack_without_a_delay_follows_on_nack(
-    open_queue: Callable[..., Queue],
+    open_queue: OpenQueue,
     sqs: SimulatedSqs,
     clock: ManualClock,
     on_nack: str,
@@ -451,9 +431,8 @@ def test_a_nack_without_a_delay_follows_on_nack(
 
 
 def test_a_nack_is_never_longer_than_twelve_hours_from_the_receive(
-    open_queue: Callable[..., Queue], clock: ManualClock
+    queue: Queue, clock: ManualClock
 ) -> None:
-    queue = open_queue()
     push_count(queue, 1)
     [message] = queue.poll()
     clock.advance(LEASE - 1)
@@ -466,7 +445,7 @@ def test_a_nack_is_never_longer_than_twelve_hours_from_the_receive(
 
 
 def test_a_lease_is_kept_for_twelve_hours_and_not_a_second_longer(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+    open_queue: OpenQueue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     queue = open_queue(lease_seconds=600.0)
     push_count(queue, 1)
@@ -488,7 +467,7 @@ def test_a_lease_is_kept_for_twelve_hours_and_not_a_second_longer(
 
 
 def test_a_long_poll_ends_at_once_on_shutdown_and_gives_back_later_messages(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+    open_queue: OpenQueue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     queue = open_queue(lease_seconds=90.0)
     stop = threading.Event()
@@ -506,7 +485,7 @@ def test_a_long_poll_ends_at_once_on_shutdown_and_gives_back_later_messages(
 
 @pytest.mark.requirement("R001-051", "R003-027")
 def test_a_long_poll_leaves_most_of_the_lease(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+    open_queue: OpenQueue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     clock.auto_advance = True
     queue = open_queue(lease_seconds=6.0)
@@ -525,9 +504,8 @@ def add_redrive_policy(sqs: SimulatedSqs, receives: int = 5, *, name: str = "wor
 
 
 def test_dead_letters_go_to_the_queue_of_the_redrive_policy_with_their_reason(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+    queue: Queue, sqs: SimulatedSqs
 ) -> None:
-    queue = open_queue()
     add_redrive_policy(sqs)
     push_count(queue, 1)
     queue.dead_letter(queue.poll()[0], "the shop is closed", detail="Traceback …")
@@ -541,9 +519,8 @@ def test_dead_letters_go_to_the_queue_of_the_redrive_policy_with_their_reason(
 
 
 def test_messages_moved_by_the_redrive_policy_are_listed(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+    queue: Queue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
-    queue = open_queue()
     add_redrive_policy(sqs, receives=2)
     push_count(queue, 1)
     for _ in range(2):
@@ -555,9 +532,8 @@ def test_messages_moved_by_the_redrive_policy_are_listed(
 
 
 def test_without_a_redrive_policy_the_first_dead_letter_creates_a_queue(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+    queue: Queue, sqs: SimulatedSqs
 ) -> None:
-    queue = open_queue()
     push_count(queue, 2)
     assert (queue.stats().failed, list(queue.dead_letters()), queue.redrive()) == (0, [], 0)
     assert sqs.calls.count("CreateQueue") == 0
@@ -570,8 +546,7 @@ def test_without_a_redrive_policy_the_first_dead_letter_creates_a_queue(
     assert queue.stats().ready == 2
 
 
-def test_listing_hides_no_dead_letter(open_queue: Callable[..., Queue]) -> None:
-    queue = open_queue()
+def test_listing_hides_no_dead_letter(queue: Queue) -> None:
     push_count(queue, 12)
     for message in queue.poll(12):
         queue.dead_letter(message, "no use")
@@ -580,9 +555,8 @@ def test_listing_hides_no_dead_letter(open_queue: Callable[..., Queue]) -> None:
 
 
 def test_a_copy_is_kept_before_the_message_is_deleted_and_only_once(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+    queue: Queue, sqs: SimulatedSqs
 ) -> None:
-    queue = open_queue()
     push_count(queue, 1)
     [message] = queue.poll()
     sqs.faults.fail("DeleteMessageBatch", "InternalError")
@@ -597,9 +571,8 @@ def test_a_copy_is_kept_before_the_message_is_deleted_and_only_once(
 
 
 def test_dead_lettering_with_a_lost_lease_leaves_no_copy(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+    queue: Queue, sqs: SimulatedSqs
 ) -> None:
-    queue = open_queue()
     push_count(queue, 1)
     [message] = queue.poll()
     sqs.faults.refuse("ChangeMessageVisibilityBatch", "ReceiptHandleIsInvalid")
@@ -609,7 +582,7 @@ def test_dead_lettering_with_a_lost_lease_leaves_no_copy(
 
 
 def test_a_message_that_cannot_be_dead_lettered_does_not_affect_the_others(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+    open_queue: OpenQueue, sqs: SimulatedSqs
 ) -> None:
     events_seen: list[Event] = []
     queue = open_queue(events=Events(events_seen.append), model=Order)
@@ -622,10 +595,33 @@ def test_a_message_that_cannot_be_dead_lettered_does_not_affect_the_others(
     assert [type(event) for event in events_seen] == [PollFailed]
 
 
-def test_the_senders_attributes_survive_dead_letter_and_redrive(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+def test_a_worker_survives_a_poll_whose_only_message_cannot_be_dead_lettered(
+    sqs: SimulatedSqs,
 ) -> None:
-    queue = open_queue()
+    client, errors, done = sqs.client(), list[str](), list[int]()
+    send(client, create_queue(client, "work"), "torn {")
+    sqs.faults.fail("CreateQueue", "AccessDenied", times=math.inf)
+
+    def push_the_next(event: Event) -> None:
+        if isinstance(event, PollFailed) and not errors:
+            errors.append(event.error)
+            queue.push(Order(number=7))
+
+    def handle(order: Order) -> None:
+        done.append(order.number)
+        worker.stop()
+
+    queue = SQSQueue("work", Order, client=client, events=Events(push_the_next))
+    worker = Worker(queue, handle)
+    assert worker.run().completed == 1
+    assert done == [7]
+    [error] = errors
+    assert "sqs:CreateQueue" in error
+
+
+def test_the_senders_attributes_survive_dead_letter_and_redrive(
+    queue: Queue, sqs: SimulatedSqs
+) -> None:
     client = sqs.client()
     url = client.get_queue_url(QueueName="work")["QueueUrl"]
     trace = {"Trace": {"DataType": "String", "StringValue": "1-2-3"}}
@@ -642,7 +638,7 @@ def test_the_senders_attributes_survive_dead_letter_and_redrive(
 @pytest.mark.parametrize("by_id", [True, False])
 @pytest.mark.parametrize("count", [0, 6])
 def test_a_message_without_an_id_keeps_that_of_sqs_through_dead_letter_and_redrive(
-    open_queue: Callable[..., Queue],
+    open_queue: OpenQueue,
     sqs: SimulatedSqs,
     name: str,
     has_policy: bool,
@@ -669,7 +665,7 @@ def test_a_message_without_an_id_keeps_that_of_sqs_through_dead_letter_and_redri
 
 
 def test_a_malformed_message_keeps_its_id_as_a_dead_letter(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+    open_queue: OpenQueue, sqs: SimulatedSqs
 ) -> None:
     queue, client = open_queue(), sqs.client()
     url = client.get_queue_url(QueueName="work")["QueueUrl"]
@@ -683,7 +679,7 @@ def test_a_malformed_message_keeps_its_id_as_a_dead_letter(
 
 @pytest.mark.parametrize("value", ["two words", "ü", "a\nb", "a" * 129])
 def test_an_attribute_that_is_no_id_of_sqs_is_not_taken_for_one(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs, value: str
+    open_queue: OpenQueue, sqs: SimulatedSqs, value: str
 ) -> None:
     queue, client = open_queue(), sqs.client()
     url = client.get_queue_url(QueueName="work")["QueueUrl"]
@@ -694,7 +690,7 @@ def test_an_attribute_that_is_no_id_of_sqs_is_not_taken_for_one(
 
 @pytest.mark.parametrize("name", ["work", "work.fifo"])
 def test_a_message_may_be_dead_lettered_again_minutes_after_its_redrive(
-    open_queue: Callable[..., Queue], name: str
+    open_queue: OpenQueue, name: str
 ) -> None:
     queue = open_queue(name)
     push_count(queue, 1)
@@ -706,9 +702,8 @@ def test_a_message_may_be_dead_lettered_again_minutes_after_its_redrive(
 
 
 def test_a_message_of_the_largest_size_reaches_the_dead_letters(
-    open_queue: Callable[..., Queue],
+    queue: Queue,
 ) -> None:
-    queue = open_queue()
     message = AnyMessage(id="big", text="")
     message.text = "x" * (1_048_576 - len(message.model_dump_json()))
     queue.push(message)
@@ -719,7 +714,7 @@ def test_a_message_of_the_largest_size_reaches_the_dead_letters(
 
 
 def test_queues_that_share_a_dead_letter_queue_use_only_their_own_messages(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+    open_queue: OpenQueue, sqs: SimulatedSqs
 ) -> None:
     work, other = open_queue(), open_queue("other")
     add_redrive_policy(sqs)
@@ -734,9 +729,8 @@ def test_queues_that_share_a_dead_letter_queue_use_only_their_own_messages(
 
 
 def test_a_dead_letter_that_could_not_be_removed_is_an_error(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+    queue: Queue, sqs: SimulatedSqs
 ) -> None:
-    queue = open_queue()
     push_count(queue, 1)
     queue.dead_letter(queue.poll()[0], "no use")
     for remove in (queue.drop, queue.redrive):
@@ -750,7 +744,7 @@ def test_a_dead_letter_that_could_not_be_removed_is_an_error(
 
 
 def test_a_fifo_queue_keeps_one_order_for_all_without_group_by(
-    open_queue: Callable[..., Queue],
+    open_queue: OpenQueue,
 ) -> None:
     queue = open_queue("one.fifo", model=Order)
     queue.push_many(Order(number=number) for number in range(5))
@@ -766,7 +760,7 @@ def test_a_fifo_queue_keeps_one_order_for_all_without_group_by(
 
 
 def test_a_push_whose_response_was_lost_is_stored_once_in_a_fifo_queue(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+    open_queue: OpenQueue, sqs: SimulatedSqs
 ) -> None:
     queue = open_queue("work.fifo")
     sqs.faults.lose_reply("SendMessage")
@@ -776,7 +770,7 @@ def test_a_push_whose_response_was_lost_is_stored_once_in_a_fifo_queue(
     assert len(queue.poll(10)) == 1
 
 
-def test_fifo_ids_and_groups_may_be_any_text(open_queue: Callable[..., Queue]) -> None:
+def test_fifo_ids_and_groups_may_be_any_text(open_queue: OpenQueue) -> None:
     queue = open_queue("work.fifo", model=Order, group_by="customer")
     for number, text in enumerate(["ünï", "a" * 500, "two words", "\n"]):
         queue.push(Order(id=f"{text}!", customer=text, number=number))
@@ -809,7 +803,7 @@ def test_settings_that_cannot_work_are_refused_early(
 
 
 def test_delays_longer_than_sqs_allows_are_refused(
-    open_queue: Callable[..., Queue],
+    open_queue: OpenQueue,
 ) -> None:
     with pytest.raises(ValueError, match="at most 900"):
         open_queue().push(AnyMessage(), delay_seconds=901)
@@ -817,10 +811,7 @@ def test_delays_longer_than_sqs_allows_are_refused(
         open_queue("work.fifo").push(AnyMessage(), delay_seconds=1)
 
 
-def test_the_queues_own_size_limit_applies(
-    open_queue: Callable[..., Queue], sqs: SimulatedSqs
-) -> None:
-    queue = open_queue()
+def test_the_queues_own_size_limit_applies(queue: Queue, sqs: SimulatedSqs) -> None:
     client = sqs.client()
     url = client.get_queue_url(QueueName="work")["QueueUrl"]
     client.set_queue_attributes(QueueUrl=url, Attributes={"MaximumMessageSize": "2048"})
@@ -830,22 +821,20 @@ def test_the_queues_own_size_limit_applies(
 
 
 def test_large_messages_are_sent_in_batches_that_fit(
-    open_queue: Callable[..., Queue],
+    queue: Queue,
 ) -> None:
-    queue = open_queue()
     queue.push_many(AnyMessage(id=f"{n}", text="x" * 900_000) for n in range(4))
     assert queue.stats().ready == 4
 
 
-def test_characters_that_sqs_refuses_are_carried(open_queue: Callable[..., Queue]) -> None:
-    queue = open_queue()
+def test_characters_that_sqs_refuses_are_carried(queue: Queue) -> None:
     text = "\x00 \x0b \ufffe \uffff 😀 \u202e"
     queue.push(AnyMessage(id="a", text=text))
     assert queue.poll()[0].text == text
 
 
 def test_a_checkpoint_that_is_not_kept_is_reported_once(
-    open_queue: Callable[..., Queue],
+    open_queue: OpenQueue,
 ) -> None:
     events_seen: list[Event] = []
     queue = open_queue(events=Events(events_seen.append))
@@ -858,7 +847,7 @@ def test_a_checkpoint_that_is_not_kept_is_reported_once(
 
 
 def test_dead_letters_that_are_visible_again_before_the_last_was_received_are_listed_once(
-    sqs: SimulatedSqs, clock: ManualClock, open_queue: Callable[..., Queue]
+    sqs: SimulatedSqs, clock: ManualClock, queue: Queue
 ) -> None:
     """Otherwise a long dead-letter queue, or a slow network, is listed without an end."""
 
@@ -872,7 +861,6 @@ def test_dead_letters_that_are_visible_again_before_the_last_was_received_are_li
             return response
 
     client = sqs.client()
-    queue = open_queue()
     push_count(queue, 3)
     for message in queue.poll(3):
         queue.dead_letter(message, "no use")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.events import DeadLettered, Event, Events
 from holdfast.queue.message import QueueMessage, Upgrader, get_lease
 from holdfast.queues.sqs import SQSQueue
-from holdfast.queues.sqs.unhandled import compute_wait_seconds, count_possible_waits
+from holdfast.queues.sqs.receipts import compute_wait_seconds, count_possible_waits
 from holdfast.testing import ManualClock, SimulatedSqs
 from holdfast.worker.outcome import Retry
 from holdfast.worker.settle import SettleResult, settle

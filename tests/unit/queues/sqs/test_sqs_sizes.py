@@ -43,6 +43,11 @@ def open_queue(sqs: SimulatedSqs, clock: ManualClock) -> OpenQueue:
     return open_work
 
 
+@pytest.fixture
+def queue(open_queue: OpenQueue) -> Queue:
+    return open_queue()
+
+
 def limit_size(sqs: SimulatedSqs, name: str, max_bytes: int) -> None:
     client = sqs.client()
     url = client.get_queue_url(QueueName=name)["QueueUrl"]
@@ -68,9 +73,8 @@ def receive_dead_letter(sqs: SimulatedSqs) -> Any:
 
 @pytest.mark.parametrize("left", [0, 1, 60, 200, 300, 1_200, 5_000, 20_000])
 def test_a_dead_letter_fits_a_queue_of_the_older_size_with_any_room_for_its_notes(
-    open_queue: OpenQueue, left: int
+    queue: Queue, left: int
 ) -> None:
-    queue = open_queue()
     queue.push(make_sized_message(OLD_LIMIT - left))
     queue.dead_letter(queue.poll()[0], "no use: " + "é" * 990, detail="ü" * 7_000)
     assert (queue.stats().leased, queue.stats().failed) == (0, 1)
@@ -82,11 +86,10 @@ def test_a_dead_letter_fits_a_queue_of_the_older_size_with_any_room_for_its_note
 
 
 def test_the_detail_is_dropped_first_and_then_the_reason_is_shortened(
-    open_queue: OpenQueue,
+    queue: Queue,
 ) -> None:
     notes = []
     for left in (20_000, 3_000, 500):
-        queue = open_queue()
         queue.push(make_sized_message(OLD_LIMIT - left))
         queue.dead_letter(queue.poll()[0], "no use " * 140, detail="d" * 7_000)
         [view] = queue.dead_letters()
@@ -101,9 +104,8 @@ def test_the_detail_is_dropped_first_and_then_the_reason_is_shortened(
 
 
 def test_attributes_of_the_sender_are_kept_before_the_detail(
-    open_queue: OpenQueue, sqs: SimulatedSqs
+    queue: Queue, sqs: SimulatedSqs
 ) -> None:
-    queue = open_queue()
     client = sqs.client()
     own = {
         "Trace": {"DataType": "String", "StringValue": "t" * 2_000},
@@ -119,10 +121,7 @@ def test_attributes_of_the_sender_are_kept_before_the_detail(
     assert 0 < len(kept["HoldfastDetail"]["StringValue"]) < 1_000
 
 
-def test_a_role_that_may_only_send_can_dead_letter(
-    open_queue: OpenQueue, sqs: SimulatedSqs
-) -> None:
-    queue = open_queue()
+def test_a_role_that_may_only_send_can_dead_letter(queue: Queue, sqs: SimulatedSqs) -> None:
     queue.push(make_sized_message(OLD_LIMIT - 500))
     [message] = queue.poll()
     sqs.faults.fail("GetQueueAttributes", "AccessDenied")
@@ -240,9 +239,8 @@ def test_the_default_dead_letter_queue_accepts_the_sizes_its_source_accepts(
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_push_to_a_queue_whose_limit_was_lowered_names_the_real_limit(
-    open_queue: OpenQueue, sqs: SimulatedSqs, clock: ManualClock, many: bool
+    queue: Queue, sqs: SimulatedSqs, clock: ManualClock, many: bool
 ) -> None:
-    queue = open_queue()
     queue.push(AnyMessage(id="first"))
     limit_size(sqs, "work", 2_048)
     before = clock.monotonic()
@@ -259,9 +257,8 @@ def test_a_push_to_a_queue_whose_limit_was_lowered_names_the_real_limit(
         queue.push(make_sized_message(5_000))
 
 
-def test_the_bytes_that_sqs_counts_are_those_that_are_sent(open_queue: OpenQueue) -> None:
+def test_the_bytes_that_sqs_counts_are_those_that_are_sent(queue: Queue) -> None:
     """U+FFFE is sent as six bytes, while JSON has three."""
-    queue = open_queue()
     with pytest.raises(MessageTooLarge, match="1,048,576"):
         queue.push(AnyMessage(text="\ufffe" * 200_000))
     queue.push(AnyMessage(id="fits", text="\ufffe" * 170_000))
@@ -304,9 +301,8 @@ def test_a_copy_to_its_own_queue_loses_none_of_the_senders_attributes(
 
 @pytest.mark.parametrize("code", ["InvalidMessageContents", "InvalidParameterValue"])
 def test_a_message_that_sqs_refuses_is_not_reported_as_an_outage(
-    open_queue: OpenQueue, sqs: SimulatedSqs, code: str
+    queue: Queue, sqs: SimulatedSqs, code: str
 ) -> None:
-    queue = open_queue()
     sqs.faults.fail("SendMessage", code)
     with pytest.raises(MalformedMessage, match=code):
         queue.push(AnyMessage(id="a"))
@@ -316,9 +312,8 @@ def test_a_message_that_sqs_refuses_is_not_reported_as_an_outage(
     "code", ["AWS.SimpleQueueService.UnsupportedOperation", "KMS.DisabledException"]
 )
 def test_a_dead_letter_that_is_refused_permanently_does_not_hold_its_slot(
-    open_queue: OpenQueue, sqs: SimulatedSqs, clock: ManualClock, code: str
+    queue: Queue, sqs: SimulatedSqs, clock: ManualClock, code: str
 ) -> None:
-    queue = open_queue()
     queue.push(AnyMessage(id="a"))
     [message] = queue.poll()
     sqs.faults.fail("SendMessage", code, times=inf)
@@ -332,9 +327,8 @@ def test_a_dead_letter_that_is_refused_permanently_does_not_hold_its_slot(
 
 
 def test_a_throttled_entry_is_sent_again_though_sqs_blames_its_sender(
-    open_queue: OpenQueue, sqs: SimulatedSqs
+    queue: Queue, sqs: SimulatedSqs
 ) -> None:
-    queue = open_queue()
     sqs.faults.refuse("SendMessageBatch", "RequestThrottled")
     queue.push_many([AnyMessage(id="a"), AnyMessage(id="b")])
     assert queue.stats().ready == 2

@@ -1,6 +1,5 @@
 """BadInputPromises: bad input gets a clear error and does not affect other messages."""
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import field_validator
 
-from holdfast.errors import HoldfastError, InvalidName, MalformedMessage, MessageTooLarge
+from holdfast.errors import HoldfastError, InvalidName
 from holdfast.events import DeadLettered, Events
 from holdfast.queue.message import MAX_BYTES, AnyMessage, QueueMessage
 from holdfast.testing import ManualClock
@@ -20,47 +19,34 @@ from holdfast.testing.contracts.queue.support import (
     NoteMessage,
     get_dead_letter,
     poll_one,
+    push_and_poll,
     require_capabilities,
 )
 
-TORN = NoteMessage(text="a text that is cut off").model_dump_json().encode()[:-20]
+# What the codec refuses is tested with the codec; these are bytes that a store may lose.
 MALFORMED: dict[str, bytes] = {
     "empty": b"",
-    "blank": b" \n",
-    "torn": TORN,
+    "torn": NoteMessage(text="a text that is cut off").model_dump_json().encode()[:-20],
     "not UTF-8": b"\xff\xfe\x00{}",
     "NUL bytes": b"\0" * 300,
-    "a list": b"[]",
-    "null": b"null",
-    "a text": b'"hello"',
     "nested for ever": b"[" * 200_000,
-    "a number with too many digits": b'{"id": "a", "number": ' + b"9" * 5000 + b"}",
     "an id that is a number": b'{"id": 5, "secret": "hunter2"}',
-    "an empty id": b'{"id": "", "secret": "hunter2"}',
     "a field of the wrong type": b'{"id": "a", "number": "hunter2"}',
     "half a character": b'{"id": "a", "text": "hunter2 \\ud800"}',
     "a version that is no number": b'{"id": "a", "schema_version": "two"}',
-    "a version that is true": b'{"id": "a", "schema_version": true, "number": "x"}',
 }
 HOSTILE: dict[str, str] = {
     "a path": "../../etc/passwd",
-    "an absolute path": "/etc/passwd",
     "a dot": ".",
-    "two dots": "..",
     "slashes": "a/b\\c",
     "NUL": "a\0b",
     "new lines": "a\nb\r",
-    "a tilde": "~root~1~2",
     "our own file name": "0000000000000000~1~0.json",
     "wildcards": "*?[a-z]",
-    "300 characters": "x" * 300,
     "512 wide characters": "\U0001f642" * 512,
     "Japanese": "日本語のタスク",
-    "Arabic": "مهمة",
     "combining marks": "e\u0301\u0302",
     "right to left override": "\u202etxt.exe",
-    "only a space": " ",
-    "an option": "--help",
 }
 
 
@@ -112,14 +98,6 @@ class BadInputPromises:
         assert queue.poll() == []
         [event] = recorder.select(DeadLettered)
         assert event.message_id == get_dead_letter(queue).id == "a"
-
-    def test_the_reason_names_the_field_that_is_wrong(
-        self, make_queue: MakeQueue, inject: Inject
-    ) -> None:
-        queue = make_queue(model=NoteMessage)
-        inject(queue, b'{"id": "a", "number": "seven"}')
-        assert queue.poll() == []
-        assert "number" in get_dead_letter(queue).reason
 
     def test_a_message_that_breaks_a_validator_goes_to_the_dead_letters(
         self, make_queue: MakeQueue, inject: Inject, clock: ManualClock
@@ -178,8 +156,7 @@ class BadInputPromises:
     def test_asking_for_an_id_that_is_not_there_finds_nothing(
         self, queue: AnyQueue, kind: str, contents: Callable[[AnyQueue], object]
     ) -> None:
-        queue.push(AnyMessage(id="a"))
-        queue.dead_letter(poll_one(queue), "no use")
+        queue.dead_letter(push_and_poll(queue, id="a"), "no use")
         before = contents(queue)
         unknown = HOSTILE[kind]
         assert (queue.redrive(unknown), queue.drop(unknown)) == (0, 0)
@@ -197,8 +174,7 @@ class BadInputPromises:
         self, queue: AnyQueue, verb: str
     ) -> None:
         # A shell passes this text if its argument is not UTF-8.
-        queue.push(AnyMessage(id="a"))
-        queue.dead_letter(poll_one(queue), "no use")
+        queue.dead_letter(push_and_poll(queue, id="a"), "no use")
         if verb == "find":
             require_capabilities(queue, "find")
         with suppress(InvalidName):
@@ -213,37 +189,18 @@ class BadInputPromises:
         queue.push(message)
         assert poll_one(queue).text == message.text
 
-    @pytest.mark.parametrize("others", [0, 2])
-    def test_a_message_over_the_limit_is_refused_and_nothing_is_pushed(
-        self, queue: AnyQueue, others: int
-    ) -> None:
-        message = AnyMessage(id="big", text="")
-        message.text = "x" * (MAX_BYTES - len(message.model_dump_json()) + 1)
-        with pytest.raises(MessageTooLarge, match=r"'big' is 1,048,577 bytes"):
-            queue.push_many([*(AnyMessage() for _ in range(others)), message])
-        assert queue.stats().ready == 0
-
     @pytest.mark.parametrize(
-        "value",
-        [object(), b"\xff", "\ud800", lambda: None],
-        ids=lambda value: type(value).__name__,
+        ("bad", "problem"),
+        [
+            (NoteMessage(id="big", text="x" * MAX_BYTES), "'big' is 1,048,... bytes"),
+            (NoteMessage.model_construct(id="a", text=object()), "'a' cannot be written"),
+            (AnyMessage(id="a"), "takes NoteMessage, not AnyMessage"),
+        ],
     )
-    def test_a_value_json_cannot_represent_is_refused_and_nothing_is_pushed(
-        self, queue: AnyQueue, value: Any
-    ) -> None:
-        with pytest.raises(MalformedMessage, match="'a' cannot be written as JSON"):
-            queue.push(AnyMessage(id="a", value=value))
-        assert queue.stats().ready == 0
-
-    def test_a_message_of_another_model_is_refused_and_nothing_is_pushed(
-        self, make_queue: MakeQueue
+    def test_a_message_that_cannot_be_encoded_is_refused_with_its_batch(
+        self, make_queue: MakeQueue, bad: Any, problem: str
     ) -> None:
         queue = make_queue(model=NoteMessage)
-        with pytest.raises(MalformedMessage, match="takes NoteMessage, not AnyMessage"):
-            queue.push_many([NoteMessage(), AnyMessage(id="a")])  # type: ignore[list-item]
+        with pytest.raises(HoldfastError, match=problem):
+            queue.push_many([NoteMessage(), bad])
         assert queue.stats().ready == 0
-
-    def test_numbers_keep_their_value(self, queue: AnyQueue) -> None:
-        numbers = [2**63, -(2**70), 0.1, 1e308, -0.0]
-        queue.push(AnyMessage(numbers=numbers))
-        assert json.dumps(poll_one(queue).numbers) == json.dumps(numbers)

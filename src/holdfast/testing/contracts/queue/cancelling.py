@@ -21,6 +21,7 @@ from holdfast.testing.contracts.queue.support import (
     get_fence,
     poll_all,
     poll_one,
+    push_and_poll,
     require_capabilities,
 )
 
@@ -55,8 +56,7 @@ class CancelPromises:
     def test_a_cancelled_message_that_was_leased_is_a_dead_letter(
         self, cancelling: AnyQueue, clock: ManualClock
     ) -> None:
-        cancelling.push(AnyMessage(id="a"))
-        poll_one(cancelling)
+        push_and_poll(cancelling, id="a")
         assert cancelling.cancel("a") == 1
         view = get_dead_letter(cancelling)
         assert (view.id, view.attempts, view.reason) == ("a", 1, REASON)
@@ -74,8 +74,7 @@ class CancelPromises:
         """Also its dead-lettering is refused, or its reason would replace the operator's."""
         holder, operator = make_queue(), make_queue()
         require_capabilities(operator, "cancel")
-        holder.push(AnyMessage(id="a"))
-        message = poll_one(holder)
+        message = push_and_poll(holder, id="a")
         assert operator.cancel("a") == 1
         before = contents(operator)
         with pytest.raises(LeaseLost):
@@ -90,8 +89,7 @@ class CancelPromises:
         """The holder may learn of the cancel only by its next renewal."""
         holder, other = make_queue(), make_queue()
         require_capabilities(other, "cancel")
-        holder.push(AnyMessage(id="a"))
-        message = poll_one(holder)
+        message = push_and_poll(holder, id="a")
         clock.advance(LEASE / 4)
         holder.extend(message, LEASE)
         clock.advance(LEASE / 4)
@@ -109,8 +107,7 @@ class CancelPromises:
     ) -> None:
         holder, successor = make_queue(), make_queue()
         require_capabilities(successor, "cancel", "fence")
-        holder.push(AnyMessage(id="a"))
-        message = poll_one(holder)
+        message = push_and_poll(holder, id="a")
         successor.cancel("a")
         assert successor.redrive() == 1
         clock.advance(LEASE + 1)
@@ -125,8 +122,7 @@ class CancelPromises:
     def test_a_message_whose_lease_has_ended_can_be_cancelled(
         self, cancelling: AnyQueue, clock: ManualClock
     ) -> None:
-        cancelling.push(AnyMessage(id="a"))
-        poll_one(cancelling)
+        push_and_poll(cancelling, id="a")
         clock.advance(LEASE + 1)
         assert cancelling.cancel("a") == 1
         assert cancelling.poll() == []
@@ -136,8 +132,7 @@ class CancelPromises:
     ) -> None:
         queue = make_queue(max_attempts=1)
         require_capabilities(queue, "cancel")
-        queue.push(AnyMessage(id="a"))
-        queue.nack(poll_one(queue), delay_seconds=0)
+        queue.nack(push_and_poll(queue, id="a"), delay_seconds=0)
         assert queue.cancel("a") == 1
         view = get_dead_letter(queue)
         assert (view.attempts, view.reason) == (1, REASON)
@@ -168,8 +163,7 @@ class CancelPromises:
         assert contents(cancelling) == before
 
     def test_every_push_of_the_id_is_cancelled_and_no_other(self, cancelling: AnyQueue) -> None:
-        cancelling.push(AnyMessage(id="same", which=1))
-        poll_one(cancelling)
+        push_and_poll(cancelling, id="same", which=1)
         cancelling.push(AnyMessage(id="same", which=2))
         cancelling.push(AnyMessage(id="same", which=3), delay_seconds=60)
         cancelling.push(AnyMessage(id="other"))
@@ -202,8 +196,7 @@ class CancelPromises:
         self, cancelling: AnyQueue, clock: ManualClock
     ) -> None:
         require_capabilities(cancelling, "checkpoint")
-        cancelling.push(AnyMessage(id="a"))
-        cancelling.save_checkpoint(poll_one(cancelling), {"page": 7})
+        cancelling.save_checkpoint(push_and_poll(cancelling, id="a"), {"page": 7})
         cancelling.cancel("a")
         cancelling.redrive()
         clock.advance(LEASE + 1)

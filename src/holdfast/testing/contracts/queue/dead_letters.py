@@ -1,10 +1,13 @@
 """DeadLetterPromises: messages that no worker can process are kept, and can be redriven."""
 
+from typing import Any
+
 import pytest
+from pydantic import model_validator
 
 from holdfast.events import DeadLettered, Events
 from holdfast.queue.manager import MessageState
-from holdfast.queue.message import AnyMessage
+from holdfast.queue.message import AnyMessage, QueueMessage
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     LEASE,
@@ -20,8 +23,19 @@ from holdfast.testing.contracts.queue.support import (
     iter_messages,
     poll_all,
     poll_one,
+    push_and_poll,
+    push_dead,
     require_capabilities,
 )
+
+
+class DeadlyMessage(QueueMessage):
+    """A message whose validation ends the process."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _exit(cls, data: Any) -> Any:
+        raise SystemExit("validated")
 
 
 class DeadLetterPromises:
@@ -31,8 +45,9 @@ class DeadLetterPromises:
     def test_a_dead_letter_is_kept_with_its_reason_and_never_delivered(
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:
-        queue.push(AnyMessage(id="a"))
-        queue.dead_letter(poll_one(queue), "no such customer", detail="Traceback: …")
+        queue.dead_letter(
+            push_and_poll(queue, id="a"), "no such customer", detail="Traceback: …"
+        )
         clock.advance(MUCH_LATER)
         assert queue.poll() == []
         view = get_dead_letter(queue)
@@ -41,8 +56,9 @@ class DeadLetterPromises:
 
     def test_the_detail_of_a_dead_letter_is_kept(self, queue: AnyQueue) -> None:
         require_capabilities(queue, "find", "history")
-        queue.push(AnyMessage(id="a"))
-        queue.dead_letter(poll_one(queue), "no such customer", detail="Traceback: …")
+        queue.dead_letter(
+            push_and_poll(queue, id="a"), "no such customer", detail="Traceback: …"
+        )
         [view] = queue.find("a")
         last = view.past[-1]
         assert (last.attempt, last.outcome, last.reason, last.detail) == (
@@ -51,15 +67,6 @@ class DeadLetterPromises:
             "no such customer",
             "Traceback: …",
         )
-
-    def test_every_attempt_allowed_is_given(self, make_queue: MakeQueue) -> None:
-        queue = make_queue(max_attempts=3)
-        queue.push(AnyMessage())
-        attempts = []
-        for message in iter_messages(queue):
-            attempts.append(message.attempts)
-            queue.nack(message, delay_seconds=0)
-        assert attempts == [1, 2, 3]
 
     def test_the_next_poll_dead_letters_never_the_nack(self, make_queue: MakeQueue) -> None:
         queue = make_queue(max_attempts=2)
@@ -123,12 +130,25 @@ class DeadLetterPromises:
         assert (event.queue, event.message_id, event.attempt) == (queue.name, "killer", 3)
         assert event.reason == "gave up after 3 attempts"
 
+    def test_a_body_that_kills_the_workers_that_decode_it_reaches_the_dead_letters(
+        self, make_queue: MakeQueue, clock: ManualClock
+    ) -> None:
+        queue = make_queue(max_attempts=2, model=DeadlyMessage)
+        require_capabilities(queue, "refund")
+        queue.push(DeadlyMessage.model_construct(id="killer"))
+        for _ in range(2):
+            with pytest.raises(SystemExit):
+                queue.poll()
+            clock.advance(MUCH_LATER)
+        assert queue.poll() == []
+        view = get_dead_letter(queue)
+        assert (view.id, view.attempts) == ("killer", 2)
+
     def test_a_poll_that_dead_letters_a_message_returns_the_next_one(
         self, make_queue: MakeQueue, clock: ManualClock
     ) -> None:
         queue = make_queue(max_attempts=1)
-        queue.push(AnyMessage(id="worn out"))
-        queue.nack(poll_one(queue), delay_seconds=0)
+        queue.nack(push_and_poll(queue, id="worn out"), delay_seconds=0)
         clock.advance(1)
         queue.push(AnyMessage(id="good"))
         assert [message.id for message in queue.poll(1)] == ["good"]
@@ -140,8 +160,7 @@ class DeadLetterPromises:
         self, make_queue: MakeQueue
     ) -> None:
         queue = make_queue(max_attempts=2)
-        queue.push(AnyMessage())
-        queue.nack(poll_one(queue), delay_seconds=0)
+        queue.nack(push_and_poll(queue), delay_seconds=0)
         last = poll_one(queue)
         queue.dead_letter(last, "no use")
         assert queue.redrive() == 1
@@ -168,10 +187,9 @@ class DeadLetterPromises:
 
     def test_redriving_one_id_leaves_the_others(self, queue: AnyQueue) -> None:
         require_capabilities(queue, "redrive_by_id")
-        queue.push_many(AnyMessage(id=message_id) for message_id in ("a", "b", "c"))
-        for message in poll_all(queue):
-            queue.dead_letter(message, "no use")
-        assert queue.redrive("b") == 1
+        push_dead(queue, "a", "b", "c")
+        reported: list[int] = []
+        assert queue.redrive("b", on_progress=reported.append) == sum(reported) == 1
         assert poll_one(queue).id == "b"
         assert sorted(view.id for view in queue.dead_letters()) == ["a", "c"]
 
@@ -183,35 +201,12 @@ class DeadLetterPromises:
         assert queue.redrive("same") == 2
         assert {message.which for message in poll_all(queue)} == {1, 2}
 
-    def test_redriving_a_message_that_is_not_dead_does_nothing(self, queue: AnyQueue) -> None:
-        require_capabilities(queue, "redrive_by_id")
-        assert queue.redrive() == 0
-        queue.push_many(AnyMessage(id=message_id) for message_id in ("waiting", "held", "done"))
-        held = {message.id: message for message in poll_all(queue)}
-        queue.ack(held["done"])
-        queue.nack(held["waiting"], delay_seconds=0)
-        before = queue.stats()
-        assert [
-            queue.redrive(message_id) for message_id in ("waiting", "held", "done", "unknown")
-        ] == [0] * 4
-        assert queue.stats() == before
-
-    def test_redrive_reports_its_progress(self, queue: AnyQueue) -> None:
-        queue.push_many(AnyMessage(id=message_id) for message_id in ("a", "b", "c"))
-        for message in poll_all(queue):
-            queue.dead_letter(message, "no use")
-        reported: list[int] = []
-        assert queue.redrive(on_progress=reported.append) == 3
-        assert sum(reported) == 3
-
     @pytest.mark.parametrize("verb", ["redrive_many", "drop_many"])
     def test_chosen_dead_letters_are_redriven_or_dropped_and_no_others(
         self, queue: AnyQueue, verb: str
     ) -> None:
         require_capabilities(queue, "redrive_by_id", "drop")
-        queue.push_many(AnyMessage(id=f"{number}") for number in range(4))
-        for message in poll_all(queue):
-            queue.dead_letter(message, "no use")
+        push_dead(queue, "0", "1", "2", "3")
         chosen = [letter for letter in queue.dead_letters() if letter.id in ("1", "3")]
         assert getattr(queue, verb)(chosen) == 2
         assert sorted(letter.id for letter in queue.dead_letters()) == ["0", "2"]
@@ -221,8 +216,7 @@ class DeadLetterPromises:
 
     def test_redrive_is_remembered(self, queue: AnyQueue) -> None:
         require_capabilities(queue, "find", "history")
-        queue.push(AnyMessage(id="a"))
-        queue.dead_letter(poll_one(queue), "no use")
+        queue.dead_letter(push_and_poll(queue, id="a"), "no use")
         queue.redrive()
         [view] = queue.find("a")
         assert [past.outcome for past in view.past] == ["dead-lettered", "redriven"]
@@ -230,55 +224,47 @@ class DeadLetterPromises:
 
     # -- drop and purge
 
+    @pytest.mark.parametrize("verb", ["redrive", "drop", "purge"])
+    def test_a_verb_of_operators_leaves_messages_in_other_states(
+        self, queue: AnyQueue, clock: ManualClock, verb: str
+    ) -> None:
+        require_capabilities(queue, {"redrive": "redrive_by_id"}.get(verb, verb))
+        ids = ["waiting", "held", "dead" if verb == "purge" else "done"]
+        queue.push_many(AnyMessage(id=message_id) for message_id in ids)
+        messages = {message.id: message for message in poll_all(queue)}
+        queue.nack(messages["waiting"], delay_seconds=0)
+        if verb == "purge":
+            queue.dead_letter(messages["dead"], "no use")
+            clock.advance(24 * 3600)
+        else:
+            queue.ack(messages["done"])
+        before = queue.stats()
+        if verb == "purge":
+            assert queue.purge(0) == 0
+        else:
+            assert [getattr(queue, verb)(each) for each in (*ids, "unknown")] == [0] * 4
+        assert queue.stats() == before
+
     def test_a_dropped_dead_letter_is_gone_for_good(self, queue: AnyQueue) -> None:
         require_capabilities(queue, "drop", "find")
-        queue.push_many(AnyMessage(id=message_id) for message_id in ("a", "b"))
-        for message in poll_all(queue):
-            queue.dead_letter(message, "no use")
+        push_dead(queue, "a", "b")
         assert queue.drop("a") == 1
         assert queue.drop("a") == 0
         assert queue.find("a") == []
         assert get_dead_letter(queue).id == "b"
         assert queue.redrive() == 1
 
-    def test_only_dead_letters_can_be_dropped(self, queue: AnyQueue) -> None:
-        require_capabilities(queue, "drop")
-        queue.push_many(AnyMessage(id=message_id) for message_id in ("waiting", "held", "done"))
-        held = {message.id: message for message in poll_all(queue)}
-        queue.ack(held["done"])
-        queue.nack(held["waiting"], delay_seconds=0)
-        before = queue.stats()
-        assert [
-            queue.drop(message_id) for message_id in ("waiting", "held", "done", "unknown")
-        ] == [0] * 4
-        assert queue.stats() == before
-
     def test_purge_removes_what_was_completed_long_enough_ago(
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:
         require_capabilities(queue, "purge", "find")
-        queue.push(AnyMessage(id="old"))
-        queue.ack(poll_one(queue))
+        queue.ack(push_and_poll(queue, id="old"))
         clock.advance(5 * 3600)
-        queue.push(AnyMessage(id="new"))
-        queue.ack(poll_one(queue))
+        queue.ack(push_and_poll(queue, id="new"))
         assert queue.purge(24 * 3600) == 0
         assert queue.purge(3 * 3600) == 1
         assert queue.find("old") == []
         assert [view.id for view in queue.peek(MessageState.COMPLETED)] == ["new"]
-
-    def test_purge_removes_nothing_that_is_not_completed(
-        self, queue: AnyQueue, clock: ManualClock
-    ) -> None:
-        require_capabilities(queue, "purge")
-        queue.push_many(AnyMessage(id=message_id) for message_id in ("waiting", "held", "dead"))
-        held = {message.id: message for message in poll_all(queue)}
-        queue.nack(held["waiting"], delay_seconds=0)
-        queue.dead_letter(held["dead"], "no use")
-        clock.advance(24 * 3600)
-        before = queue.stats()
-        assert queue.purge(0) == 0
-        assert queue.stats() == before
 
     @pytest.mark.parametrize("max_attempts", [1, 4])
     def test_the_totals_match_when_everything_fails(

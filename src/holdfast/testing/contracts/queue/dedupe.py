@@ -11,6 +11,7 @@ from holdfast.testing.contracts.queue.support import (
     assert_completed,
     poll_all,
     poll_one,
+    push_and_poll,
     require_capabilities,
 )
 
@@ -35,8 +36,7 @@ class DedupePromises:
         assert (deduping.stats().delayed, deduping.stats().ready) == (1, 0)
 
     def test_an_id_that_is_leased_is_not_pushed_twice(self, deduping: AnyQueue) -> None:
-        deduping.push(AnyMessage(id="a"))
-        message = poll_one(deduping)
+        message = push_and_poll(deduping, id="a")
         deduping.push(AnyMessage(id="a"))
         assert deduping.poll() == []
         deduping.extend(message)
@@ -44,16 +44,14 @@ class DedupePromises:
         assert deduping.poll() == []
 
     def test_an_id_that_was_nacked_is_not_pushed_twice(self, deduping: AnyQueue) -> None:
-        deduping.push(AnyMessage(id="a"))
-        deduping.nack(poll_one(deduping), delay_seconds=0)
+        deduping.nack(push_and_poll(deduping, id="a"), delay_seconds=0)
         deduping.push(AnyMessage(id="a"))
         assert deduping.stats().ready == 1
 
     def test_an_id_that_is_completed_is_not_pushed_twice(
         self, deduping: AnyQueue, clock: ManualClock
     ) -> None:
-        deduping.push(AnyMessage(id="a"))
-        deduping.ack(poll_one(deduping))
+        deduping.ack(push_and_poll(deduping, id="a"))
         clock.advance(MUCH_LATER)
         deduping.push(AnyMessage(id="a"))
         assert deduping.poll() == []
@@ -63,16 +61,14 @@ class DedupePromises:
         self, deduping: AnyQueue, clock: ManualClock
     ) -> None:
         require_capabilities(deduping, "purge")
-        deduping.push(AnyMessage(id="a"))
-        deduping.ack(poll_one(deduping))
+        deduping.ack(push_and_poll(deduping, id="a"))
         clock.advance(5 * 3600)
         assert deduping.purge(3600) == 1
         deduping.push(AnyMessage(id="a"))
         assert poll_one(deduping).id == "a"
 
     def test_an_id_that_failed_may_be_pushed_again(self, deduping: AnyQueue) -> None:
-        deduping.push(AnyMessage(id="a", which=1))
-        deduping.dead_letter(poll_one(deduping), "no use")
+        deduping.dead_letter(push_and_poll(deduping, id="a", which=1), "no use")
         deduping.push(AnyMessage(id="a", which=2))
         deduping.push(AnyMessage(id="a", which=3))
         assert [message.which for message in poll_all(deduping)] == [2]
@@ -81,15 +77,13 @@ class DedupePromises:
     def test_an_id_out_of_attempts_may_be_pushed_again(self, make_queue: MakeQueue) -> None:
         require_capabilities(make_queue(), "dedupe")
         deduping = make_queue(dedupe=True, max_attempts=1)
-        deduping.push(AnyMessage(id="a", which=1))
-        deduping.nack(poll_one(deduping), delay_seconds=0)
+        deduping.nack(push_and_poll(deduping, id="a", which=1), delay_seconds=0)
         assert deduping.poll() == []
         deduping.push(AnyMessage(id="a", which=2))
         assert poll_one(deduping).which == 2
 
     def test_a_redriven_id_is_not_pushed_twice(self, deduping: AnyQueue) -> None:
-        deduping.push(AnyMessage(id="a", which=1))
-        deduping.dead_letter(poll_one(deduping), "no use")
+        deduping.dead_letter(push_and_poll(deduping, id="a", which=1), "no use")
         deduping.redrive()
         deduping.push(AnyMessage(id="a", which=2))
         assert [message.which for message in poll_all(deduping)] == [1]

@@ -18,6 +18,7 @@ from holdfast.testing.contracts.queue.support import (
     assert_completed,
     poll_all,
     poll_one,
+    push_and_poll,
     require_capabilities,
     take_snapshot,
 )
@@ -123,10 +124,6 @@ class InspectionPromises:
         assert len(list(queue.peek(MessageState.PENDING, 4))) == 4
         assert len(list(queue.peek(MessageState.PENDING))) == 10
 
-    def test_an_unknown_id_is_not_found(self, queue: AnyQueue) -> None:
-        require_capabilities(queue, "find")
-        assert queue.find("unknown") == []
-
     def test_find_shows_a_waiting_message_and_its_due_time(
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:
@@ -179,8 +176,7 @@ class InspectionPromises:
     ) -> None:
         queue = make_queue(max_attempts=9)
         require_capabilities(queue, "find", "history")
-        queue.push(AnyMessage(id="a"))
-        poll_one(queue)
+        push_and_poll(queue, id="a")
         [held] = queue.find("a")
         assert held.holder is not None
         clock.advance(LEASE + 1)
@@ -199,8 +195,7 @@ class InspectionPromises:
 
     def test_find_shows_every_push_of_an_id(self, queue: AnyQueue) -> None:
         require_capabilities(queue, "find")
-        queue.push(AnyMessage(id="a"))
-        queue.ack(poll_one(queue))
+        queue.ack(push_and_poll(queue, id="a"))
         queue.push(AnyMessage(id="a"))
         views = queue.find("a")
         assert {view.state for view in views} == {MessageState.COMPLETED, MessageState.PENDING}
@@ -242,8 +237,7 @@ class InspectionPromises:
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:
         require_capabilities(queue, "peek", "workers")
-        queue.push(AnyMessage(id="a"))
-        message = poll_one(queue)
+        message = push_and_poll(queue, id="a")
         clock.advance(LEASE / 2)
         queue.extend(message)
         [leased] = queue.browse(MessageState.LEASED).messages
@@ -258,8 +252,7 @@ class InspectionPromises:
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:
         require_capabilities(queue, "peek", "progress")
-        queue.push(AnyMessage(id="a"))
-        message = poll_one(queue)
+        message = push_and_poll(queue, id="a")
         lease = get_lease(message)
         clock.advance(1.0)
         queue.extend(message)
@@ -279,8 +272,7 @@ class InspectionPromises:
 
     def test_a_beat_ends_with_its_attempt(self, queue: AnyQueue, clock: ManualClock) -> None:
         require_capabilities(queue, "peek", "progress")
-        queue.push(AnyMessage(id="a"))
-        message = poll_one(queue)
+        message = push_and_poll(queue, id="a")
         get_lease(message).beat(clock.monotonic(), 0.25)
         queue.extend(message)
         queue.nack(message, delay_seconds=0.0)
@@ -303,17 +295,22 @@ class InspectionPromises:
         assert isinstance(former.renew([stale], LEASE)[0], Refused)
         assert _get_beat(successor)[1] == 0.75
 
-    def test_a_worker_that_only_renews_is_seen(
-        self, queue: AnyQueue, clock: ManualClock
+    @pytest.mark.parametrize("has_work", [True, False])
+    def test_a_worker_that_only_renews_or_polls_an_empty_queue_is_seen(
+        self, queue: AnyQueue, clock: ManualClock, has_work: bool
     ) -> None:
         require_capabilities(queue, "workers")
-        queue.push(AnyMessage(id="a"))
-        message = poll_one(queue)
+        if has_work:
+            queue.push(AnyMessage(id="a"))
+        messages = queue.poll()
         [before] = queue.workers()
         assert before.last_seen is not None
         for _ in range(6):
             clock.advance(LEASE / 2)
-            queue.extend(message)
+            if has_work:
+                queue.extend(messages[0])
+            else:
+                queue.poll()
         [after] = queue.workers()
         assert after.last_seen is not None
         assert after.last_seen > before.last_seen
@@ -326,19 +323,6 @@ class InspectionPromises:
         assert (worker.host, worker.pid) == (socket.gethostname(), os.getpid())
         assert worker.version == read_version() != ""
         assert worker.started is not None
-
-    def test_a_worker_of_an_empty_queue_shows_that_it_is_there(
-        self, queue: AnyQueue, clock: ManualClock
-    ) -> None:
-        require_capabilities(queue, "workers")
-        queue.poll()
-        [before] = queue.workers()
-        clock.advance(60)
-        queue.poll()
-        [after] = queue.workers()
-        assert before.last_seen is not None
-        assert after.last_seen is not None
-        assert after.last_seen > before.last_seen
 
     def test_completions_are_counted_by_minute(
         self, queue: AnyQueue, clock: ManualClock

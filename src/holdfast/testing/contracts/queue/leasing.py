@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.errors import LeaseLost, NotLeased
+from holdfast.errors import LeaseLost
 from holdfast.events import Events, TakenOver
 from holdfast.lease.lease import LeaseState, Refused, Renewed
 from holdfast.queue.message import AnyMessage, get_lease
@@ -20,6 +20,7 @@ from holdfast.testing.contracts.queue.support import (
     iter_messages,
     poll_all,
     poll_one,
+    push_and_poll,
     require_capabilities,
 )
 
@@ -42,8 +43,7 @@ class LeasePromises:
     def test_no_other_worker_gets_a_leased_message(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
-        queue.push(AnyMessage())
-        poll_one(queue)
+        push_and_poll(queue)
         for _ in range(3):
             assert queue.poll() == []
             assert make_queue().poll() == []
@@ -54,8 +54,7 @@ class LeasePromises:
     def test_an_expired_lease_is_taken_over_as_the_next_attempt(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
-        queue.push(AnyMessage(id="a"))
-        first = poll_one(queue)
+        first = push_and_poll(queue, id="a")
         clock.advance(LEASE + 1)
         stats = queue.stats()
         assert stats.expired + stats.ready == 1
@@ -67,8 +66,7 @@ class LeasePromises:
     def test_a_message_of_any_age_is_redelivered_one_lease_after_its_worker_died(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
-        queue.push(AnyMessage())
-        message = poll_one(queue)
+        message = push_and_poll(queue)
         for _ in range(40):
             clock.advance(LEASE / 2)
             queue.extend(message)
@@ -78,8 +76,7 @@ class LeasePromises:
     def test_expired_leases_come_before_waiting_messages(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
-        queue.push(AnyMessage(id="older"))
-        poll_one(queue)
+        push_and_poll(queue, id="older")
         queue.push(AnyMessage(id="newer"))
         clock.advance(LEASE + 1)
         assert [poll_one(make_queue()).id for _ in range(2)] == ["older", "newer"]
@@ -125,8 +122,7 @@ class LeasePromises:
     ) -> None:
         require_capabilities(queue, "history")
         recorder = EventRecorder()
-        queue.push(AnyMessage(id="a"))
-        poll_one(queue)
+        push_and_poll(queue, id="a")
         clock.advance(LEASE + 1)
         successor = make_queue(events=Events(recorder))
         poll_one(successor)
@@ -137,8 +133,7 @@ class LeasePromises:
     def test_a_first_claim_is_no_takeover(self, make_queue: MakeQueue) -> None:
         recorder = EventRecorder()
         queue = make_queue(events=Events(recorder))
-        queue.push(AnyMessage())
-        queue.nack(poll_one(queue), delay_seconds=0)
+        queue.nack(push_and_poll(queue), delay_seconds=0)
         poll_one(queue)
         assert recorder.select(TakenOver) == []
 
@@ -147,8 +142,7 @@ class LeasePromises:
     def test_extending_moves_the_deadline(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
-        queue.push(AnyMessage())
-        message = poll_one(queue)
+        message = push_and_poll(queue)
         clock.advance(LEASE - 1)
         queue.extend(message)
         assert get_lease(message).deadline == pytest.approx(clock.monotonic() + LEASE)
@@ -161,8 +155,7 @@ class LeasePromises:
     def test_an_extension_counts_from_now_and_does_not_add_up(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
-        queue.push(AnyMessage())
-        message = poll_one(queue)
+        message = push_and_poll(queue)
         for _ in range(5):
             queue.extend(message, 100)
         assert get_lease(message).deadline == pytest.approx(clock.monotonic() + 100)
@@ -174,20 +167,13 @@ class LeasePromises:
     def test_extending_after_the_deadline_is_too_late(
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:
-        queue.push(AnyMessage())
-        message = poll_one(queue)
+        message = push_and_poll(queue)
         clock.advance(LEASE)
         with pytest.raises(LeaseLost):
             queue.extend(message)
         assert get_lease(message).state is LeaseState.LOST
         clock.advance(1)
         assert poll_one(queue).attempts == 2
-
-    def test_a_message_that_was_only_pushed_cannot_be_extended(self, queue: AnyQueue) -> None:
-        message = AnyMessage()
-        queue.push(message)
-        with pytest.raises(NotLeased):
-            queue.extend(message)
 
     # -- renew, for the keeper
 
@@ -220,15 +206,11 @@ class LeasePromises:
     def test_a_renewal_still_on_its_way_when_the_message_is_settled_changes_nothing(
         self, queue: AnyQueue, verb: str, contents: Callable[[AnyQueue], object]
     ) -> None:
-        queue.push(AnyMessage())
-        message = poll_one(queue)
+        message = push_and_poll(queue)
         SETTLE[verb](queue, message)
         before = contents(queue)
         queue.renew([get_lease(message)], LEASE)
         assert contents(queue) == before
-
-    def test_renewing_no_leases_does_nothing(self, queue: AnyQueue) -> None:
-        assert list(queue.renew([], LEASE)) == []
 
     def test_a_full_batch_of_renewals_is_one_call(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue

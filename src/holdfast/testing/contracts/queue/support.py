@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.events import Event
 from holdfast.queue.manager import MessageInfo, MessageState, QueueManager
-from holdfast.queue.message import QueueMessage, get_lease
+from holdfast.queue.message import AnyMessage, QueueMessage, get_lease
 from holdfast.testing import ManualClock
 
 LEASE = 30.0
@@ -64,6 +64,19 @@ def poll_one(queue: AnyQueue) -> Any:
     """Poll the only message that there must be."""
     [message] = queue.poll()
     return message
+
+
+def push_and_poll(queue: AnyQueue, **fields: Any) -> Any:
+    """Push a message with these fields, and poll the only message that there must be."""
+    queue.push(AnyMessage(**fields))
+    return poll_one(queue)
+
+
+def push_dead(queue: AnyQueue, *ids: str) -> None:
+    """Push messages and dead-letter them."""
+    queue.push_many(AnyMessage(id=message_id) for message_id in ids)
+    for message in poll_all(queue):
+        queue.dead_letter(message, "no use")
 
 
 def iter_messages(queue: AnyQueue, batch_size: int = 10) -> Iterator[Any]:

@@ -9,7 +9,11 @@ import pytest
 
 from holdfast.queue.message import AnyMessage
 from holdfast.testing import ManualClock
-from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, poll_one
+from holdfast.testing.contracts.queue.support import (
+    LEASE,
+    AnyQueue,
+    push_and_poll,
+)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -64,8 +68,7 @@ class DelayPromises:
     def test_a_poll_ends_when_a_lease_expires(
         self, queue: AnyQueue, auto_clock: ManualClock
     ) -> None:
-        queue.push(AnyMessage())
-        poll_one(queue)
+        push_and_poll(queue)
         before = auto_clock.monotonic()
         [again] = queue.poll(wait_seconds=10 * LEASE)
         assert again.attempts == 2

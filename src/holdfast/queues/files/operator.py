@@ -1,0 +1,339 @@
+"""What operators see and do: counts, messages, dead letters, and removing what is old."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import chain, islice
+from typing import Any
+
+from holdfast.lease.clock import to_utc
+from holdfast.queue.info import (
+    Holder,
+    MessageInfo,
+    MessagePage,
+    MessageState,
+    QueueStats,
+    QueueWorker,
+)
+from holdfast.queue.operator import ANY_FIELDS, Progress, QueueOperator, ignore_progress
+from holdfast.queue.search import select_messages
+from holdfast.queues.files import layout
+from holdfast.queues.files.dead_letters import DeadLetterFolder
+from holdfast.queues.files.dedupe import LISTING_PASSES, WaitBudget
+from holdfast.queues.files.directory import QueueDirectory, is_deep
+from holdfast.queues.files.housekeeping import SWEEP_SECONDS, Housekeeping
+from holdfast.queues.files.layout import TaskName
+from holdfast.queues.files.segments import is_due_when_pushed
+from holdfast.queues.files.server_clock import ServerClock
+from holdfast.queues.files.task_notes import TaskNotes
+from holdfast.queues.files.workers import WorkerRegistry
+
+_PATTERNS = {
+    MessageState.PENDING: layout.PENDING,
+    MessageState.LEASED: layout.LEASED,
+    MessageState.COMPLETED: layout.COMPLETED,
+    MessageState.FAILED: layout.FAILED,
+}
+# The tasks of these states are in folders of their own, below the folder of the state.
+_FOLDER_PATTERNS = {MessageState.PENDING: layout.SEGMENT, MessageState.COMPLETED: layout.HOUR}
+_LIVE = (MessageState.PENDING, MessageState.LEASED)
+_SEEN_LATELY_SECONDS = 3600.0
+
+
+class TaskFiles:
+    """The files of a queue by state. It changes nothing."""
+
+    def __init__(
+        self, directory: QueueDirectory, server_clock: ServerClock, workers: WorkerRegistry
+    ) -> None:
+        self._directory, self._server_clock, self._workers = directory, server_clock, workers
+
+    def count_stats(self) -> QueueStats:
+        """Count the messages in each state."""
+        now_ms = self._server_clock.read_wall_ms()
+        due = [
+            _parse_due_ms(path, match, now_ms)
+            for path, match in self.list_files(MessageState.PENDING)
+        ]
+        ready = [ms for ms in due if ms <= now_ms]
+        leased = [m for _, m in self.list_files(MessageState.LEASED)]
+        return QueueStats(
+            ready=len(ready),
+            delayed=len(due) - len(ready),
+            leased=len(leased),
+            expired=sum(map(self._is_probably_expired, leased)),
+            completed=sum(1 for _ in self.list_files(MessageState.COMPLETED)),
+            failed=sum(1 for _ in self.list_files(MessageState.FAILED)),
+            foreign=len(self.find_foreign()),
+            oldest_ready_seconds=(now_ms - min(ready)) / 1000 if ready else None,
+        )
+
+    def _is_probably_expired(self, leased: re.Match[str]) -> bool:
+        """Estimate whether a lease has expired.
+
+        This is only for operators. A worker would watch a lease of another host first.
+        """
+        now = self._server_clock.clock.monotonic()
+        ended = self._workers.has_ended(leased, now)
+        if ended is None:
+            return layout.parse_deadline_ms(leased) <= self._server_clock.to_stamp_ms(now)
+        return ended
+
+    def find_foreign(self) -> list[str]:
+        """Find files and folders that the queue did not make and will not change."""
+        foreign = []
+        for state in MessageState:
+            for folder in self._list_folders(state):
+                foreign += [
+                    f"{folder}/{name}"
+                    for name in self._directory.list_readable(folder)
+                    if not _PATTERNS[state].fullmatch(name)
+                    and not (state is MessageState.FAILED and layout.REASON.fullmatch(name))
+                ]
+        for state, pattern in _FOLDER_PATTERNS.items():
+            foreign += [
+                f"{state.value}/{name}"
+                for name in self._directory.list(state.value)
+                if not pattern.fullmatch(name)
+            ]
+        return foreign
+
+    def _list_folders(self, state: MessageState) -> list[str]:
+        if (pattern := _FOLDER_PATTERNS.get(state)) is None:
+            return [state.value]
+        listed = sorted(self._directory.list(state.value))
+        return [f"{state.value}/{name}" for name in listed if pattern.fullmatch(name)]
+
+    def list_files(
+        self, state: MessageState, first_folder: str = ""
+    ) -> Iterator[tuple[str, re.Match[str]]]:
+        """Yield the path of each task in a state, and what its name says."""
+        for folder in self._list_folders(state):
+            if folder < first_folder:
+                continue
+            for name in sorted(self._directory.list_readable(folder)):
+                if match := _PATTERNS[state].fullmatch(name):
+                    yield f"{folder}/{name}", match
+
+
+class FilesOperator(QueueOperator):
+    """The raw access of operators to one queue in a folder."""
+
+    def __init__(
+        self,
+        name: str,
+        capabilities: frozenset[str],
+        directory: QueueDirectory,
+        server_clock: ServerClock,
+        workers: WorkerRegistry,
+        notes: TaskNotes,
+        dead_letters: DeadLetterFolder,
+        housekeeping: Housekeeping,
+    ) -> None:
+        super().__init__(name, capabilities)
+        self._directory, self._server_clock, self._workers = directory, server_clock, workers
+        self._notes = notes
+        self._dead_letters, self._housekeeping = dead_letters, housekeeping
+        self._files = TaskFiles(directory, server_clock, workers)
+
+    # -- reading
+
+    def count_stats(self) -> QueueStats:
+        """Count the messages in each state."""
+        with self._directory.translate_errors():
+            return self._files.count_stats()
+
+    def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
+        with self._directory.translate_errors():
+            yield from islice(self._list_messages(state), limit)
+
+    def _list_messages(
+        self, state: MessageState, *, deep: bool = False
+    ) -> Iterator[MessageInfo]:
+        """List the messages in a state; if `deep`, with history and checkpoint."""
+        for path, match in self._files.list_files(state):
+            if (info := self._read_info(state, path, match, deep=deep)) is not None:
+                yield info
+
+    def browse(
+        self, state: MessageState, *, after: str | None = None, limit: int = 50
+    ) -> MessagePage:
+        """Return a page of messages in the order of their files' paths."""
+        page: list[MessageInfo] = []
+        last = None
+        with self._directory.translate_errors():
+            for path, match in self._files.list_files(state):
+                if after is not None and path <= after:
+                    continue
+                if len(page) == limit:
+                    return MessagePage(page, last)
+                if (info := self._read_info(state, path, match, deep=False)) is not None:
+                    page.append(replace(info, body=None))
+                    last = path
+        return MessagePage(page)
+
+    def workers(self) -> list[QueueWorker]:
+        now_ms = self._server_clock.read_wall_ms()
+        with self._directory.translate_errors():
+            return self._workers.list_workers(to_utc(now_ms / 1000 - _SEEN_LATELY_SECONDS))
+
+    def count_completed(self, minutes: int = 60) -> list[int]:
+        now_ms = self._server_clock.read_wall_ms()
+        since_ms = now_ms - minutes * 60_000
+        first_hour = f"completed/{to_utc(since_ms / 1000):%Y-%m-%dT%H}"
+        counts = [0] * minutes
+        with self._directory.translate_errors():
+            for _, match in self._files.list_files(MessageState.COMPLETED, first_hour):
+                done_ms = int(match["done_ms"])
+                if since_ms <= done_ms < now_ms:
+                    counts[(done_ms - since_ms) // 60_000] += 1
+        return counts
+
+    def find(self, message_id: str) -> list[MessageInfo]:
+        with self._directory.translate_errors():
+            return [info for _, info in self._find(message_id, MessageState)]
+
+    def _find(
+        self, message_id: str, states: Iterable[MessageState]
+    ) -> Iterator[tuple[str, MessageInfo]]:
+        """Find all messages of an id or key, with history, checkpoint and path."""
+        id_hash = layout.hash_id(message_id)
+        for state in states:
+            for path, match in self._files.list_files(state):
+                if layout.has_hash(match["key"], id_hash) or match["key"] == message_id:
+                    info = self._read_info(state, path, match, deep=True)
+                    if info and message_id in (info.id, info.key):
+                        yield path, info
+
+    def search(
+        self,
+        state: MessageState | None = None,
+        *,
+        where: Mapping[str, str] = ANY_FIELDS,
+        error: str | None = None,
+        limit: int = 100,
+        on_progress: Progress = ignore_progress,
+    ) -> Iterator[MessageInfo]:
+        with self._directory.translate_errors():
+            messages = chain.from_iterable(
+                self._list_messages(each, deep=error is not None)
+                for each in ([state] if state else MessageState)
+            )
+            yield from islice(select_messages(messages, where, error, on_progress), limit)
+
+    def _read_info(
+        self, state: MessageState, path: str, match: re.Match[str], *, deep: bool
+    ) -> MessageInfo | None:
+        task = layout.parse_task(match)
+        body = self._directory.read_json(path)
+        if body is None and not self._directory.exists(path):
+            return None  # it moved while it was inspected
+        message_id = (body or {}).get("id")
+        return MessageInfo(
+            id=message_id if isinstance(message_id, str) and message_id else task.key,
+            key=task.key,
+            state=state,
+            attempts=task.attempts,
+            fence=task.fence,
+            where=str(self._directory.folder / path),
+            due_at=self._read_due_at(path, match) if state is MessageState.PENDING else None,
+            holder=self._read_holder(path, match) if state is MessageState.LEASED else None,
+            reason=self._read_reason(task) if state is MessageState.FAILED else None,
+            past=self._notes.read_attempts(task.key) if deep else (),
+            checkpoint=self._read_checkpoint(task) if deep else None,
+            body=body,
+        )
+
+    def _read_due_at(self, path: str, match: re.Match[str]) -> datetime:
+        return to_utc(_parse_due_ms(path, match, self._server_clock.read_wall_ms()) / 1000)
+
+    def _read_reason(self, task: TaskName) -> str:
+        if (data := self._directory.read_json(layout.format_reason_path(task))) is None:
+            return "unknown: its reason file is missing or cannot be read"
+        reason = data.get("reason")
+        return reason if isinstance(reason, str) else "unknown: its reason file holds no text"
+
+    def _read_checkpoint(self, task: TaskName) -> Any:
+        """Return the newest checkpoint, or None if it is nested too deeply to be shown."""
+        checkpoint = self._notes.load_checkpoint_before(task._replace(fence=task.fence + 1))
+        return None if is_deep([checkpoint]) else checkpoint
+
+    def _read_holder(self, path: str, match: re.Match[str]) -> Holder:
+        beat = layout.BEAT.fullmatch(self._directory.read_beat(path))
+        if beat and int(beat["fence"]) != layout.parse_task(match).fence:
+            beat = None  # of an earlier claim
+        token = match["worker"]
+        card = self._workers.get_card(token)
+        return Holder(
+            worker_id=self._workers.get_worker_id(token),
+            timestamp=to_utc(int(match["claimed_ms"]) / 1000),
+            attempt=layout.parse_task(match).attempts,
+            expires_at=to_utc(layout.parse_deadline_ms(match) / 1000),
+            host=card.host if card else "",
+            pid=card.pid if card else 0,
+            last_seen=self._workers.read_last_seen(token),
+            lease_seconds=int(match["lease_ms"]) / 1000,
+            beat_at=to_utc(int(beat["beat_ms"]) / 1000) if beat else None,
+            progress=float(beat["progress"]) if beat and beat["progress"] else None,
+        )
+
+    # -- changing
+
+    def cancel(self, message_id: str) -> int:
+        """Cancel a message. One that moves while it is searched for is searched for again."""
+        cancelled = 0
+        with self._directory.translate_errors():
+            for _ in range(LISTING_PASSES):
+                results = [
+                    self._dead_letters.cancel(path, info)
+                    for path, info in self._find(message_id, _LIVE)
+                ]
+                cancelled += sum(results)
+                if results and all(results):
+                    break
+        return cancelled
+
+    def redrive(
+        self, message_id: str | None = None, *, on_progress: Progress = ignore_progress
+    ) -> int:
+        letters = self._dead_letters
+        with self._directory.translate_errors():
+            tasks = letters.list_all() if message_id is None else letters.find(message_id)
+            return letters.redrive(tasks, on_progress)
+
+    def redrive_many(self, messages: Sequence[MessageInfo]) -> int:
+        with self._directory.translate_errors():
+            return self._dead_letters.redrive(map(layout.to_task, messages), ignore_progress)
+
+    def drop(self, message_id: str) -> int:
+        with self._directory.translate_errors():
+            tasks = self._dead_letters.find(message_id)
+            return sum(self._dead_letters.drop(task, message_id) for task in tasks)
+
+    def drop_many(self, messages: Sequence[MessageInfo]) -> int:
+        with self._directory.translate_errors():
+            return sum(self._dead_letters.drop(layout.to_task(m), m.id) for m in messages)
+
+    def purge(self, older_than_seconds: float) -> int:
+        budget = WaitBudget()
+        with self._directory.translate_errors():
+            purged = self._housekeeping.purge(older_than_seconds, budget)
+            self._housekeeping.sweep(SWEEP_SECONDS, budget)
+        budget.check(f"purged {purged:,}")
+        return purged
+
+    def sweep(self, older_than_seconds: float = SWEEP_SECONDS) -> int:
+        """Remove leftovers of crashed processes; return how many files were removed."""
+        budget = WaitBudget()
+        with self._directory.translate_errors():
+            swept = self._housekeeping.sweep(older_than_seconds, budget)
+        budget.check(f"swept {swept:,}")
+        return swept
+
+
+def _parse_due_ms(path: str, pending: re.Match[str], now_ms: int) -> int:
+    """Return when a task is due, which is now if it was due under a clock that was ahead."""
+    due_ms = int(pending["due_ms"])
+    is_due = due_ms > now_ms and is_due_when_pushed(path.split("/")[1])
+    return now_ms if is_due else due_ms
