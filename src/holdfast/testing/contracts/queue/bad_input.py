@@ -1,5 +1,6 @@
 """BadInputPromises: bad input gets a clear error and does not affect other messages."""
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import field_validator
 
-from holdfast.errors import HoldfastError, InvalidName
+from holdfast.errors import HoldfastError, InvalidName, MalformedMessage, MessageTooLarge
 from holdfast.events import DeadLettered, Events
 from holdfast.queue.message import MAX_BYTES, AnyMessage, QueueMessage
 from holdfast.testing import ManualClock
@@ -99,6 +100,14 @@ class BadInputPromises:
         [event] = recorder.select(DeadLettered)
         assert event.message_id == get_dead_letter(queue).id == "a"
 
+    def test_the_reason_names_the_field_that_is_wrong(
+        self, make_queue: MakeQueue, inject: Inject
+    ) -> None:
+        queue = make_queue(model=NoteMessage)
+        inject(queue, b'{"id": "a", "number": "seven"}')
+        assert queue.poll() == []
+        assert "number" in get_dead_letter(queue).reason
+
     def test_a_message_that_breaks_a_validator_goes_to_the_dead_letters(
         self, make_queue: MakeQueue, inject: Inject, clock: ManualClock
     ) -> None:
@@ -189,18 +198,37 @@ class BadInputPromises:
         queue.push(message)
         assert poll_one(queue).text == message.text
 
+    @pytest.mark.parametrize("others", [0, 2])
+    def test_a_message_over_the_limit_is_refused_and_nothing_is_pushed(
+        self, queue: AnyQueue, others: int
+    ) -> None:
+        message = AnyMessage(id="big", text="")
+        message.text = "x" * (MAX_BYTES - len(message.model_dump_json()) + 1)
+        with pytest.raises(MessageTooLarge, match=r"'big' is 1,048,577 bytes"):
+            queue.push_many([*(AnyMessage() for _ in range(others)), message])
+        assert queue.stats().ready == 0
+
     @pytest.mark.parametrize(
-        ("bad", "problem"),
-        [
-            (NoteMessage(id="big", text="x" * MAX_BYTES), "'big' is 1,048,... bytes"),
-            (NoteMessage.model_construct(id="a", text=object()), "'a' cannot be written"),
-            (AnyMessage(id="a"), "takes NoteMessage, not AnyMessage"),
-        ],
+        "value",
+        [object(), b"\xff", "\ud800", lambda: None],
+        ids=lambda value: type(value).__name__,
     )
-    def test_a_message_that_cannot_be_encoded_is_refused_with_its_batch(
-        self, make_queue: MakeQueue, bad: Any, problem: str
+    def test_a_value_json_cannot_represent_is_refused_and_nothing_is_pushed(
+        self, queue: AnyQueue, value: Any
+    ) -> None:
+        with pytest.raises(MalformedMessage, match="'a' cannot be written as JSON"):
+            queue.push(AnyMessage(id="a", value=value))
+        assert queue.stats().ready == 0
+
+    def test_a_message_of_another_model_is_refused_and_nothing_is_pushed(
+        self, make_queue: MakeQueue
     ) -> None:
         queue = make_queue(model=NoteMessage)
-        with pytest.raises(HoldfastError, match=problem):
-            queue.push_many([NoteMessage(), bad])
+        with pytest.raises(MalformedMessage, match="takes NoteMessage, not AnyMessage"):
+            queue.push_many([NoteMessage(), AnyMessage(id="a")])  # type: ignore[list-item]
         assert queue.stats().ready == 0
+
+    def test_numbers_keep_their_value(self, queue: AnyQueue) -> None:
+        numbers = [2**63, -(2**70), 0.1, 1e308, -0.0]
+        queue.push(AnyMessage(numbers=numbers))
+        assert json.dumps(poll_one(queue).numbers) == json.dumps(numbers)

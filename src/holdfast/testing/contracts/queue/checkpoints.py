@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import HoldfastError, NotLeased
+from holdfast.errors import HoldfastError, MessageTooLarge, NotLeased
 from holdfast.queue.message import MAX_BYTES, AnyMessage
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
@@ -27,6 +27,10 @@ class CheckpointPromises:
         require_capabilities(queue, "checkpoint")
         return queue
 
+    def test_a_first_attempt_finds_no_checkpoint(self, checkpointing: AnyQueue) -> None:
+        checkpointing.push(AnyMessage())
+        assert checkpointing.load_checkpoint(poll_one(checkpointing)) is None
+
     @pytest.mark.parametrize(
         "checkpoint", [{"page": 7, "seen": ["ä", None, 1.5]}, [1], "text", 0, False, "", {}]
     )
@@ -42,20 +46,43 @@ class CheckpointPromises:
         successor = make_queue()
         assert successor.load_checkpoint(poll_one(successor)) == checkpoint
 
-    @pytest.mark.parametrize("verb", ["nack", "release"])
-    def test_the_last_checkpoint_survives_until_the_next_attempt_that_saves(
-        self, checkpointing: AnyQueue, verb: str, clock: ManualClock
+    def test_the_last_of_several_counts(
+        self, checkpointing: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
         message = push_and_poll(checkpointing)
-        assert checkpointing.load_checkpoint(message) is None
-        for checkpoint in ("first", "half-way"):
-            checkpointing.save_checkpoint(message, checkpoint)
+        for page in range(5):
+            checkpointing.save_checkpoint(message, page)
+        clock.advance(LEASE + 1)
+        successor = make_queue()
+        assert successor.load_checkpoint(poll_one(successor)) == 4
+
+    @pytest.mark.parametrize("verb", ["nack", "release"])
+    def test_a_checkpoint_survives_a_nack_or_release(
+        self, checkpointing: AnyQueue, verb: str
+    ) -> None:
+        message = push_and_poll(checkpointing)
+        checkpointing.save_checkpoint(message, "half-way")
         SETTLE[verb](checkpointing, message)
-        for _ in range(150):  # attempts that are given back unstarted
-            checkpointing.release(poll_one(checkpointing))
-        for _ in range(2):  # attempts that save nothing
-            assert checkpointing.load_checkpoint(poll_one(checkpointing)) == "half-way"
+        assert checkpointing.load_checkpoint(poll_one(checkpointing)) == "half-way"
+
+    def test_a_checkpoint_survives_an_attempt_that_saved_nothing(
+        self, checkpointing: AnyQueue, clock: ManualClock
+    ) -> None:
+        checkpointing.push(AnyMessage())
+        checkpointing.save_checkpoint(poll_one(checkpointing), "half-way")
+        for _ in range(2):
             clock.advance(LEASE + 1)
+            assert checkpointing.load_checkpoint(poll_one(checkpointing)) == "half-way"
+
+    def test_a_checkpoint_survives_many_releases_of_unstarted_work(
+        self, checkpointing: AnyQueue
+    ) -> None:
+        message = push_and_poll(checkpointing)
+        checkpointing.save_checkpoint(message, "half-way")
+        checkpointing.release(message)
+        for _ in range(150):
+            checkpointing.release(poll_one(checkpointing))
+        assert checkpointing.load_checkpoint(poll_one(checkpointing)) == "half-way"
 
     def test_a_checkpoint_survives_dead_letter_and_redrive(
         self, checkpointing: AnyQueue
@@ -110,7 +137,7 @@ class CheckpointPromises:
         clock.advance(2)
         assert poll_one(make_queue()).attempts == 2
 
-    @pytest.mark.parametrize("bad", [object(), b"bytes", float("nan"), "x" * MAX_BYTES])
+    @pytest.mark.parametrize("bad", [object(), {1, 2}, b"bytes", float("nan")])
     def test_a_checkpoint_json_cannot_represent_is_refused_and_the_previous_one_stays(
         self, checkpointing: AnyQueue, bad: Any
     ) -> None:
@@ -118,6 +145,16 @@ class CheckpointPromises:
         checkpointing.save_checkpoint(message, "good")
         with pytest.raises(HoldfastError, match="checkpoint"):
             checkpointing.save_checkpoint(message, bad)
+        checkpointing.nack(message, delay_seconds=0)
+        assert checkpointing.load_checkpoint(poll_one(checkpointing)) == "good"
+
+    def test_a_checkpoint_over_the_limit_is_refused_and_the_previous_one_stays(
+        self, checkpointing: AnyQueue
+    ) -> None:
+        message = push_and_poll(checkpointing)
+        checkpointing.save_checkpoint(message, "good")
+        with pytest.raises(MessageTooLarge, match="checkpoint"):
+            checkpointing.save_checkpoint(message, "x" * MAX_BYTES)
         checkpointing.nack(message, delay_seconds=0)
         assert checkpointing.load_checkpoint(poll_one(checkpointing)) == "good"
 

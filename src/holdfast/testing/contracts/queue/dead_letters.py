@@ -68,6 +68,15 @@ class DeadLetterPromises:
             "Traceback: …",
         )
 
+    def test_every_attempt_allowed_is_given(self, make_queue: MakeQueue) -> None:
+        queue = make_queue(max_attempts=3)
+        queue.push(AnyMessage())
+        attempts = []
+        for message in iter_messages(queue):
+            attempts.append(message.attempts)
+            queue.nack(message, delay_seconds=0)
+        assert attempts == [1, 2, 3]
+
     def test_the_next_poll_dead_letters_never_the_nack(self, make_queue: MakeQueue) -> None:
         queue = make_queue(max_attempts=2)
         queue.push(AnyMessage())
@@ -201,6 +210,12 @@ class DeadLetterPromises:
         assert queue.redrive("same") == 2
         assert {message.which for message in poll_all(queue)} == {1, 2}
 
+    def test_redrive_reports_its_progress(self, queue: AnyQueue) -> None:
+        push_dead(queue, "a", "b", "c")
+        reported: list[int] = []
+        assert queue.redrive(on_progress=reported.append) == 3
+        assert sum(reported) == 3
+
     @pytest.mark.parametrize("verb", ["redrive_many", "drop_many"])
     def test_chosen_dead_letters_are_redriven_or_dropped_and_no_others(
         self, queue: AnyQueue, verb: str
@@ -243,6 +258,8 @@ class DeadLetterPromises:
             assert queue.purge(0) == 0
         else:
             assert [getattr(queue, verb)(each) for each in (*ids, "unknown")] == [0] * 4
+        if verb == "redrive":
+            assert queue.redrive() == 0
         assert queue.stats() == before
 
     def test_a_dropped_dead_letter_is_gone_for_good(self, queue: AnyQueue) -> None:

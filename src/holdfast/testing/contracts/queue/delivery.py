@@ -35,6 +35,12 @@ class DeliveryPromises:
         assert type(received) is NoteMessage
         assert received.model_copy(update={"attempts": 0}) == note
 
+    def test_fields_that_the_model_does_not_declare_are_delivered(
+        self, queue: AnyQueue
+    ) -> None:
+        queue.push(AnyMessage(nested={"a": [1, 2.5, None, True]}))
+        assert poll_one(queue).nested == {"a": [1, 2.5, None, True]}
+
     def test_the_first_delivery_is_attempt_one(self, queue: AnyQueue) -> None:
         queue.push(AnyMessage(attempts=41))
         assert poll_one(queue).attempts == 1
@@ -55,12 +61,18 @@ class DeliveryPromises:
         assert_completed(queue, 1)
         assert queue.stats().delayed == 0
 
-    def test_calls_with_no_messages_do_nothing(self, queue: AnyQueue) -> None:
+    def test_changes_to_the_object_after_the_push_have_no_effect(
+        self, make_queue: MakeQueue
+    ) -> None:
+        queue = make_queue(model=NoteMessage)
+        note = NoteMessage(text="as pushed")
+        queue.push(note)
+        note.text = "changed"
+        assert poll_one(queue).text == "as pushed"
+
+    def test_an_empty_queue_gives_nothing(self, queue: AnyQueue) -> None:
+        assert queue.poll() == []
         assert queue.poll(10) == []
-        assert queue.push_many([]) == []
-        assert list(queue.renew([], LEASE)) == []
-        queue.ack_many([])
-        assert queue.stats().ready == 0
 
     @pytest.mark.requirement("R001-009")
     def test_push_returns_the_id(self, queue: AnyQueue) -> None:
@@ -71,6 +83,10 @@ class DeliveryPromises:
         ids = [f"id-{number}" for number in range(20)]
         assert queue.push_many(AnyMessage(id=message_id) for message_id in ids) == ids
         assert sorted(message.id for message in poll_all(queue)) == sorted(ids)
+
+    def test_pushing_many_of_none_is_nothing(self, queue: AnyQueue) -> None:
+        assert queue.push_many([]) == []
+        assert queue.stats().ready == 0
 
     @pytest.mark.requirement("R001-011")
     def test_an_acked_message_never_comes_back(
@@ -156,3 +172,10 @@ class DeliveryPromises:
             queue.poll()
         clock.advance(LEASE + 1)
         assert sorted(m.id for m in poll_all(make_queue())) == ["held", "waiting"]
+
+    @pytest.mark.parametrize("setting", [{"lease_seconds": 0}, {"max_attempts": 0}])
+    def test_invalid_settings_are_refused(
+        self, make_queue: MakeQueue, setting: dict[str, int]
+    ) -> None:
+        with pytest.raises(ValueError, match=next(iter(setting))):
+            make_queue(**setting)

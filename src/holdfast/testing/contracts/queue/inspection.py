@@ -124,6 +124,10 @@ class InspectionPromises:
         assert len(list(queue.peek(MessageState.PENDING, 4))) == 4
         assert len(list(queue.peek(MessageState.PENDING))) == 10
 
+    def test_an_unknown_id_is_not_found(self, queue: AnyQueue) -> None:
+        require_capabilities(queue, "find")
+        assert queue.find("unknown") == []
+
     def test_find_shows_a_waiting_message_and_its_due_time(
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:

@@ -212,6 +212,9 @@ class LeasePromises:
         queue.renew([get_lease(message)], LEASE)
         assert contents(queue) == before
 
+    def test_renewing_no_leases_does_nothing(self, queue: AnyQueue) -> None:
+        assert list(queue.renew([], LEASE)) == []
+
     def test_a_full_batch_of_renewals_is_one_call(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import HoldfastError, LeaseLost, Unsupported
+from holdfast.errors import HoldfastError, LeaseLost, MessageTooLarge, Unsupported
 from holdfast.queue.manager import MAX_RESULT_BYTES
 from holdfast.queue.message import AnyMessage
 from holdfast.testing import ManualClock
@@ -46,6 +46,9 @@ class ResultPromises:
         assert keeping.load_result("a") is None
         keeping.ack(message)
         assert keeping.load_result("a") == 1
+
+    def test_an_unknown_id_has_no_result(self, keeping: AnyQueue) -> None:
+        assert keeping.load_result("a") is None
 
     def test_the_newest_push_of_an_id_counts(self, keeping: AnyQueue) -> None:
         complete(keeping, "a", "old")
@@ -96,7 +99,7 @@ class ResultPromises:
         keeping.purge(50)
         assert keeping.load_result("new") is None
 
-    @pytest.mark.parametrize("bad", [object(), float("nan"), "x" * MAX_RESULT_BYTES])
+    @pytest.mark.parametrize("bad", [object(), {1, 2}, b"bytes", float("nan")])
     def test_a_result_json_cannot_represent_is_refused_and_the_lease_is_kept(
         self, keeping: AnyQueue, bad: Any
     ) -> None:
@@ -105,6 +108,15 @@ class ResultPromises:
             keeping.save_result(message, bad)
         keeping.ack(message)
         assert keeping.load_result("a") is None
+
+    def test_a_result_over_the_limit_is_refused_and_the_lease_is_kept(
+        self, keeping: AnyQueue
+    ) -> None:
+        message = push_and_poll(keeping, id="a")
+        with pytest.raises(MessageTooLarge, match="result"):
+            keeping.save_result(message, "x" * MAX_RESULT_BYTES)
+        keeping.save_result(message, "x" * (MAX_RESULT_BYTES - 2))
+        keeping.ack(message)
 
 
 def complete(queue: AnyQueue, message_id: str, result: Any) -> None:

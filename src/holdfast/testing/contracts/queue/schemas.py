@@ -13,6 +13,7 @@ from holdfast.testing.contracts.queue.support import (
     EventRecorder,
     MakeQueue,
     assert_completed,
+    get_dead_letter,
     get_fence,
     poll_one,
     require_capabilities,
@@ -44,6 +45,13 @@ class OrderV3(QueueMessage):
     shout: str
 
 
+class OrderWithoutUpgrader(QueueMessage):
+    """An order of version 2 that cannot upgrade version 1."""
+
+    schema_version: int = 2
+    name: str
+
+
 class SchemaPromises:
     """Promises about messages of other schema versions."""
 
@@ -57,6 +65,14 @@ class SchemaPromises:
         newer.ack(order)
         assert_completed(newer, 1)
 
+    def test_an_older_message_without_an_upgrader_names_what_is_missing(
+        self, make_queue: MakeQueue
+    ) -> None:
+        make_queue(model=OrderV1).push(OrderV1(id="a", name="Ada"))
+        newer = make_queue(model=OrderWithoutUpgrader)
+        assert newer.poll() == []
+        assert "upgraders[1]" in get_dead_letter(newer).reason
+
     @pytest.mark.requirement("R001-005")
     def test_a_newer_message_waits_uncharged_for_newer_code(
         self, make_queue: MakeQueue, clock: ManualClock
@@ -68,11 +84,20 @@ class SchemaPromises:
             assert older.poll() == []
             clock.advance(MUCH_LATER)
         assert (older.stats().ready, older.stats().failed) == (1, 0)
-        newer = make_queue(model=OrderV3, max_attempts=2)
-        order = poll_one(newer)
+        order = poll_one(make_queue(model=OrderV3, max_attempts=2))
         assert (order.id, order.shout, order.attempts) == ("a", "ADA", 1)
-        newer.nack(order, delay_seconds=0)
-        order = poll_one(newer)  # it is given all of its attempts
+
+    def test_a_message_that_waited_for_newer_code_is_given_all_its_attempts(
+        self, make_queue: MakeQueue, clock: ManualClock
+    ) -> None:
+        newer = make_queue(model=OrderV3, max_attempts=2)
+        newer.push(OrderV3(id="a", first="Ada", shout="ADA"))
+        older = make_queue(model=OrderV1, max_attempts=2)
+        for _ in range(5):
+            assert older.poll() == []
+            clock.advance(MUCH_LATER)
+        newer.nack(poll_one(newer), delay_seconds=0)
+        order = poll_one(newer)
         assert order.attempts <= 2
         assert get_fence(order) >= 2
         newer.ack(order)
@@ -110,3 +135,12 @@ class SchemaPromises:
             assert older.poll(10) == []
         [event] = recorder.select(SchemaTooNew)
         assert (event.queue, event.message_id, event.version) == (older.name, "a", 3)
+
+    def test_a_newer_message_does_not_hold_up_the_others(
+        self, make_queue: MakeQueue, clock: ManualClock
+    ) -> None:
+        make_queue(model=OrderV3).push(OrderV3(first="Ada", shout="ADA"))
+        clock.advance(1)
+        older = make_queue(model=OrderV1)
+        older.push(OrderV1(id="b", name="Ada"))
+        assert [order.id for order in older.poll(10)] == ["b"]

@@ -1,5 +1,6 @@
 """SearchPromises: an operator finds messages by the fields of their bodies and by errors."""
 
+import json
 from typing import Any
 
 import pytest
@@ -19,6 +20,36 @@ from holdfast.testing.contracts.queue.support import (
     take_snapshot,
 )
 
+# Names and values that have a meaning in SQL, in JSON paths or in patterns.
+HOSTILE = [
+    *("'", '"', "''; DROP TABLE messages; --", "$", "$.id", '$."id"', "[0]", "#-1", "NULL"),
+    *("a.b", ".", "..", "." * 100, ".a", "a.", "%", "_", "a%", "*", "\\", 'a\\"b'),
+    *("\u00e9", "e\u0301", "\U0001f600", "\0", "a\0b", "", " ", "\n", "0", "-1"),
+    pytest.param("x" * 5000, id="5000 characters"),
+]
+# JSON values with the text that finds each.
+VALUES: list[tuple[Any, str]] = [
+    ("text", "text"),
+    ("true", "true"),
+    ("5", "5"),
+    ("", ""),
+    (True, "true"),
+    (False, "false"),
+    (None, "null"),
+    (0, "0"),
+    (5, "5"),
+    (-7, "-7"),
+    (1.5, "1.5"),
+    (5.0, "5.0"),
+    (1e22, "1e+22"),
+    (0.1, "0.1"),
+    (0.30000000000000004, "0.30000000000000004"),
+    (1e-7, "1e-07"),
+    (2**53 + 1, "9007199254740993"),
+    (2**63, "9223372036854775808"),
+    (-(2**70), "-1180591620717411303424"),
+    (1.7976931348623157e308, "1.7976931348623157e+308"),
+]
 # Values as other programs may write them, with the text that finds each.
 WRITTEN: list[tuple[str, str]] = [
     ('"caf\\u00e9"', "café"),
@@ -57,6 +88,56 @@ class SearchPromises:
         assert find_ids(searching, **{"site.name": "x' OR 1"}) == ["c"]
         assert find_ids(searching) == ["a", "b", "c"]
 
+    def test_a_value_is_compared_as_a_whole_and_with_its_case(
+        self, searching: AnyQueue
+    ) -> None:
+        searching.push(AnyMessage(id="a", domain="Example.com"))
+        for other in ("example.com", "Example", "Example.com ", "Example%", "Example_com", ""):
+            assert find_ids(searching, domain=other) == []
+
+    @pytest.mark.parametrize(("value", "text"), VALUES)
+    def test_values_that_are_not_strings_are_compared_by_their_json_text(
+        self, searching: AnyQueue, value: Any, text: str
+    ) -> None:
+        searching.push(AnyMessage(id="a", field=value))
+        assert find_ids(searching, field=text) == ["a"]
+        for other in {text for _, text in VALUES} - {text}:
+            assert find_ids(searching, field=other) == []
+
+    @pytest.mark.parametrize("value", [{}, [], {"a": 1}, ["a"], [1]])
+    def test_objects_and_lists_equal_no_value(self, searching: AnyQueue, value: Any) -> None:
+        searching.push(AnyMessage(id="a", field=value))
+        for text in (json.dumps(value), "a", "1", "", "null"):
+            assert find_ids(searching, field=text) == []
+        for name in ("field.0", "field[0]", "field.$"):
+            assert find_ids(searching, **{name: "a"}) == []
+
+    def test_a_dotted_name_reaches_into_objects(self, searching: AnyQueue) -> None:
+        searching.push(AnyMessage(id="a", site={"host": {"name": "x"}, "port": 80}))
+        searching.push(AnyMessage(id="b", site={"port": 80}, host={"name": "x"}))
+        searching.push(AnyMessage(id="c", site="x"))
+        assert find_ids(searching, **{"site.host.name": "x"}) == ["a"]
+        assert find_ids(searching, **{"site.port": "80"}) == ["a", "b"]
+        for name in ("site.host", "site.host.name.x", "host.name.", ".site.port", "site..port"):
+            assert find_ids(searching, **{name: "x"}) == []
+
+    def test_a_dotted_name_is_also_the_name_of_a_field(self, searching: AnyQueue) -> None:
+        searching.push(AnyMessage(id="a", **{"http.host": "x"}))
+        searching.push(AnyMessage(id="b", http={"host": "x"}))
+        assert find_ids(searching, **{"http.host": "x"}) == ["a", "b"]
+
+    @pytest.mark.parametrize("name", HOSTILE)
+    def test_any_name_and_any_value_is_only_text(self, searching: AnyQueue, name: str) -> None:
+        searching.push(AnyMessage(id="a", **{f"x{name}": name}))
+        searching.push(AnyMessage(id="b", inner={f"x{name}": name}))
+        searching.push(AnyMessage(id="c", x="other", **{"x ": name + " "}))
+        assert find_ids(searching, **{f"x{name}": name}) == ["a"]
+        assert find_ids(searching, **{f"x{name}": name + "z"}) == []
+        assert find_ids(searching, **{f"inner.x{name}": name}) == (
+            ["b"] if "." not in name else []
+        )
+        assert searching.stats().ready == 3
+
     @pytest.mark.parametrize(("written", "text"), WRITTEN)
     def test_a_value_is_found_however_it_is_written(
         self, searching: AnyQueue, inject: Inject, written: str, text: str
@@ -86,6 +167,36 @@ class SearchPromises:
         assert find_ids(searching, domain="x") == ["good"]
         assert find_ids(searching, **{"domain.x": "x"}) == []
         assert len(list(searching.search())) == 2
+
+    @pytest.mark.parametrize(
+        ("ratio", "text"),
+        [
+            ("NaN", "NaN"),
+            ("-Infinity", "-Infinity"),
+            ("1e400", "Infinity"),
+            ("1" * 400, "1" * 400),
+        ],
+    )
+    def test_numbers_that_few_programs_can_read_are_searched_for(
+        self, searching: AnyQueue, inject: Inject, ratio: str, text: str
+    ) -> None:
+        """Python reads and writes them, so another program may have pushed them."""
+        inject(searching, f'{{"id": "a", "domain": "x", "ratio": {ratio}}}'.encode())
+        searching.push(AnyMessage(id="b", domain="x", ratio=5))
+        assert find_ids(searching, domain="x") == ["a", "b"]
+        assert find_ids(searching, ratio=text) == ["a"]
+        assert find_ids(searching, ratio="5") == ["b"]
+
+    @pytest.mark.parametrize("text", ["timeout", "TIMEOUT after 30 s", "Timeout", " after "])
+    def test_an_error_is_found_in_the_reason_whatever_its_case(
+        self, searching: AnyQueue, text: str
+    ) -> None:
+        searching.push(AnyMessage(id="a"))
+        searching.dead_letter(poll_one(searching), "Timeout after 30 s")
+        searching.push(AnyMessage(id="b"))
+        searching.dead_letter(poll_one(searching), "no such customer")
+        searching.push(AnyMessage(id="timeout"))
+        assert search_ids(searching, error=text) == ["a"]
 
     def test_an_error_is_found_in_a_past_attempt(
         self, make_queue: MakeQueue, clock: ManualClock

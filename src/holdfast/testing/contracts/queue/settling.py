@@ -1,16 +1,20 @@
 """SettlePromises: the holder acks, nacks, releases or dead-letters a message once."""
 
+import copy
+import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from holdfast.errors import HoldfastError, LeaseLost
+from holdfast.errors import HoldfastError, LeaseLost, NotLeased
 from holdfast.lease.backoff import Backoff
 from holdfast.lease.lease import LeaseState
 from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     LEASE,
+    MUCH_LATER,
     SETTLE,
     VERBS,
     AnyQueue,
@@ -22,6 +26,17 @@ from holdfast.testing.contracts.queue.support import (
     push_and_poll,
     require_capabilities,
 )
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "model_copy": lambda message: message.model_copy(),
+    "deep model_copy": lambda message: message.model_copy(deep=True),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda message: pickle.loads(pickle.dumps(message)),
+    "JSON": lambda message: AnyMessage.model_validate_json(message.model_dump_json()),
+    "dict": lambda message: AnyMessage.model_validate(message.model_dump()),
+}
+DIFFERENT_VERBS = [(first, second) for first in SETTLE for second in SETTLE if first != second]
 
 
 class SettlePromises:
@@ -49,6 +64,47 @@ class SettlePromises:
         SETTLE[verb](queue, message)
         assert queue.stats().leased == len(others)
 
+    @pytest.mark.parametrize(("first", "second"), DIFFERENT_VERBS)
+    def test_settling_another_way_afterwards_is_refused(
+        self,
+        queue: AnyQueue,
+        first: str,
+        second: str,
+        contents: Callable[[AnyQueue], object],
+    ) -> None:
+        message = push_and_poll(queue, id="a")
+        SETTLE[first](queue, message)
+        before = contents(queue)
+        with pytest.raises(NotLeased, match=r"'a' was .* already"):
+            SETTLE[second](queue, message)
+        assert contents(queue) == before
+
+    @pytest.mark.parametrize("verb", VERBS)
+    @pytest.mark.parametrize("copy_kind", COPIES)
+    def test_a_copy_of_a_polled_message_holds_no_lease(
+        self,
+        queue: AnyQueue,
+        verb: str,
+        copy_kind: str,
+        contents: Callable[[AnyQueue], object],
+    ) -> None:
+        message = push_and_poll(queue, id="a")
+        before = contents(queue)
+        with pytest.raises(NotLeased, match="'a' holds no lease"):
+            VERBS[verb](queue, COPIES[copy_kind](message))
+        assert contents(queue) == before
+        queue.ack(message)
+
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_a_message_that_was_only_pushed_cannot_be_settled(
+        self, queue: AnyQueue, verb: str
+    ) -> None:
+        message = AnyMessage()
+        queue.push(message)
+        with pytest.raises(NotLeased):
+            VERBS[verb](queue, message)
+        assert queue.stats().ready == 1
+
     @pytest.mark.parametrize("verb", VERBS)
     def test_a_message_of_another_queue_cannot_be_settled_here(
         self, queue: AnyQueue, verb: str, make_other_queue: MakeQueue
@@ -72,6 +128,9 @@ class SettlePromises:
         queue.ack_many(poll_all(queue))
         assert_completed(queue, 25)
         assert queue.stats().leased == 0
+
+    def test_acking_no_messages_does_nothing(self, queue: AnyQueue) -> None:
+        queue.ack_many([])
 
     def test_one_lost_lease_among_many_acks_is_raised_after_the_others_are_acked(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
@@ -129,6 +188,17 @@ class SettlePromises:
             clock.advance(ceiling / 2 + 1)
             assert queue.stats().ready == 1
 
+    def test_the_backoff_never_exceeds_its_maximum(
+        self, make_queue: MakeQueue, clock: ManualClock
+    ) -> None:
+        backoff = Backoff(first_seconds=4, factor=10, max_seconds=6)
+        queue = make_queue(backoff=backoff, max_attempts=100)
+        queue.push(AnyMessage())
+        for _ in range(8):
+            queue.nack(poll_one(queue))
+            clock.advance(7)
+        assert poll_one(queue).attempts == 9
+
     # -- release
 
     def test_a_released_message_is_there_at_once_and_not_charged(self, queue: AnyQueue) -> None:
@@ -166,3 +236,15 @@ class SettlePromises:
                 verb(queue, message)
             assert "4111" not in str(caught.value)
             assert "\n" not in str(caught.value)
+
+    def test_a_settled_message_is_settled_for_good(
+        self, queue: AnyQueue, clock: ManualClock
+    ) -> None:
+        require_capabilities(queue, "find")
+        for verb in ("ack", "dead_letter"):
+            queue.push(AnyMessage(id=verb))
+            SETTLE[verb](queue, poll_one(queue))
+        clock.advance(MUCH_LATER)
+        assert poll_all(queue) == []
+        states = [queue.find(verb)[0].state.value for verb in ("ack", "dead_letter")]
+        assert states == ["completed", "failed"]

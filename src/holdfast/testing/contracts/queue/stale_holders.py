@@ -16,6 +16,7 @@ from holdfast.testing.contracts.queue.support import (
     VERBS,
     AnyQueue,
     MakeQueue,
+    assert_completed,
     make_frozen_clock,
     poll_one,
     push_and_poll,
@@ -29,7 +30,9 @@ def _redrive_and_poll(queue: AnyQueue, message: AnyMessage) -> Any:
     """Reset the attempts, so that they equal those of the stale holder."""
     queue.dead_letter(message, "no use")
     queue.redrive()
-    return poll_one(queue)
+    message = poll_one(queue)
+    assert message.attempts == 1
+    return message
 
 
 # What the successor does. Each returns the message that it holds afterwards, if any.
@@ -97,6 +100,7 @@ class StaleHolderPromises:
         if held is not None:
             successor.extend(held)
             successor.ack(held)
+            assert_completed(successor, 1)
 
     @pytest.mark.parametrize("verb", VERBS)
     def test_a_stale_holder_cannot_change_a_later_push_of_its_id(
@@ -105,6 +109,7 @@ class StaleHolderPromises:
         successor = make_queue()
         successor.ack(poll_one(successor))
         message = push_and_poll(successor, id="a")
+        assert message.attempts == stale_holder.message.attempts
         before = contents(successor)
         stale_holder.assert_fails(verb)
         assert contents(successor) == before
