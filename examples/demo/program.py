@@ -78,17 +78,18 @@ def note_signals() -> Callable[[], None]:
     """Note Ctrl-C from now on, and return a function that raises KeyboardInterrupt after it.
 
     Only the acts call it, while they wait. So a signal never interrupts the start or the end
-    of a process, and none is left behind.
+    of a process, and none is left behind. Signals are ignored only from then on, because a
+    process that is started while they are ignored would ignore them, too.
     """
     noted: list[int] = []
 
     def note(number: int, frame: object) -> None:
         noted.append(number)
-        for ignored in END_SIGNALS:
-            signal.signal(ignored, signal.SIG_IGN)
 
     def check() -> None:
         if noted:
+            for ignored in END_SIGNALS:
+                signal.signal(ignored, signal.SIG_IGN)
             raise KeyboardInterrupt
 
     for number in END_SIGNALS:

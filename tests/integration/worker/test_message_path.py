@@ -7,7 +7,7 @@ from tools import message_path
 @pytest.mark.parametrize("queue", ["files", "SQLite", "SQS"])
 @pytest.mark.parametrize(
     ("way", "most", "most_switches"),
-    [("poll and ack", 8, 25), ("worker", 6, 8), ("no backlog", 16, 60)],
+    [("poll and ack", 9, 30), ("worker", 6, 8), ("no backlog", 17, 62)],
 )
 def test_one_message_visits_few_modules(
     queue: str, way: str, most: int, most_switches: int
