@@ -84,7 +84,7 @@ def _result(measured: Measured, visibility: int) -> Result:
             "loses the message with the worker. taskiq-aio-sqs has a heartbeat, off by "
             "default.",
             "A message that comes back before its handler ends gets a new receipt, and the old "
-            "one deletes nothing, so it can come back for ever.",
+            "one deletes nothing, so it can come back again and again.",
         ),
     )
 
