@@ -12,7 +12,7 @@ from holdfast.exports.sqlite_jobs import MemoryJobs
 class TestMemoryJobs(JobStoreContract):
     """The contract of MemoryJobs."""
 
-    examples: ClassVar[int] = 1  # the stores that are compared are the same
+    examples: ClassVar[int] = 5
 
     @pytest.fixture
     def open_repository(self) -> OpenRepository:

@@ -34,7 +34,7 @@ class JobStoreContract(
 ):
     """All promises of a job store."""
 
-    examples: ClassVar[int] = 15
+    examples: ClassVar[int] = 30
     """How many sequences of calls are compared with the model."""
 
     @pytest.fixture
