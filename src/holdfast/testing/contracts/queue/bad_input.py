@@ -24,30 +24,44 @@ from holdfast.testing.contracts.queue.support import (
     require_capabilities,
 )
 
-# What the codec refuses is tested with the codec; these are bytes that a store may lose.
+TORN = NoteMessage(text="a text that is cut off").model_dump_json().encode()[:-20]
 MALFORMED: dict[str, bytes] = {
     "empty": b"",
-    "torn": NoteMessage(text="a text that is cut off").model_dump_json().encode()[:-20],
+    "blank": b" \n",
+    "torn": TORN,
     "not UTF-8": b"\xff\xfe\x00{}",
     "NUL bytes": b"\0" * 300,
-    "nested for ever": b"[" * 200_000,
+    "a list": b"[]",
+    "null": b"null",
+    "a text": b'"hello"',
+    "nested without end": b"[" * 200_000,
+    "a number with too many digits": b'{"id": "a", "number": ' + b"9" * 5000 + b"}",
     "an id that is a number": b'{"id": 5, "secret": "hunter2"}',
+    "an empty id": b'{"id": "", "secret": "hunter2"}',
     "a field of the wrong type": b'{"id": "a", "number": "hunter2"}',
     "half a character": b'{"id": "a", "text": "hunter2 \\ud800"}',
     "a version that is no number": b'{"id": "a", "schema_version": "two"}',
+    "a version that is true": b'{"id": "a", "schema_version": true, "number": "x"}',
 }
 HOSTILE: dict[str, str] = {
     "a path": "../../etc/passwd",
+    "an absolute path": "/etc/passwd",
     "a dot": ".",
+    "two dots": "..",
     "slashes": "a/b\\c",
     "NUL": "a\0b",
     "new lines": "a\nb\r",
+    "a tilde": "~root~1~2",
     "our own file name": "0000000000000000~1~0.json",
     "wildcards": "*?[a-z]",
+    "300 characters": "x" * 300,
     "512 wide characters": "\U0001f642" * 512,
     "Japanese": "日本語のタスク",
+    "Arabic": "مهمة",
     "combining marks": "e\u0301\u0302",
     "right to left override": "\u202etxt.exe",
+    "only a space": " ",
+    "an option": "--help",
 }
 
 

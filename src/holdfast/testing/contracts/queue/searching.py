@@ -157,7 +157,20 @@ class SearchPromises:
 
     @pytest.mark.parametrize(
         "body",
-        [b"", b'["domain", "x"]', b'{"domain": "x"}\0', b'\xff{"domain": "x"}', b"[" * 5000],
+        [
+            b"",
+            b"{ not JSON",
+            b"[]",
+            b'["domain", "x"]',
+            b'"domain"',
+            b"5",
+            b"null",
+            b'{"domain": "x"}\0',
+            b'\xff{"domain": "x"}',
+            b'{"domain": "x"',
+            b"[" * 5000,
+            b"[" * 5000 + b"]" * 5000,
+        ],
     )
     def test_bodies_that_are_not_objects_have_no_fields(
         self, searching: AnyQueue, inject: Inject, body: bytes
