@@ -12,9 +12,8 @@ call. A lease that ran out meanwhile is LOST before the next call is made. Give 
 of sources timeouts well below the lease.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
 from random import Random
 from typing import Self
 
@@ -22,9 +21,9 @@ from holdfast.events import Events, MessageLeaseLost
 from holdfast.lease import after_fork
 from holdfast.lease.background import BackgroundLoop
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
-from holdfast.lease.lease import Lease, check_source
+from holdfast.lease.lease import Lease
 from holdfast.lease.renewal import RenewalPass
-from holdfast.lease.renewal_schedule import RenewalSchedule
+from holdfast.lease.renewal_schedule import RenewalSchedule, check_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Tick:
     renewed: int
     at_risk: int  # requested, but without a response
     lost: int
-    next_at: float | None  # monotonic; None when nothing is held
+    next_at: float  # monotonic; infinity when nothing is held
 
 
 class LeaseKeeper:
@@ -73,8 +72,10 @@ class LeaseKeeper:
     def _reset(self) -> None:
         """Hold no lease."""
         self._schedule = RenewalSchedule(
-            self._renew_after, self._cap_warning_seconds, self._loop.wake
+            self._renew_after, self._cap_warning_seconds, self._loop.wake, self._report_loss
         )
+        self.hold_all = self._schedule.add_all
+        """Renew leases as `hold` does, all of them or, if it raises TypeError, none."""
 
     # -- holding
 
@@ -91,13 +92,6 @@ class LeaseKeeper:
             lease.last_beat_at = self._clock.monotonic()
         self.hold_all([lease])
 
-    def hold_all(self, leases: Sequence[Lease]) -> None:
-        """Renew leases as `hold` does, all of them or, if it raises TypeError, none."""
-        for source in {id(lease.source): lease.source for lease in leases}.values():
-            check_source(source)
-        for lease in self._schedule.add_all(leases):
-            lease.on_lost(self._report_loss)
-
     @property
     def held(self) -> int:
         """The number of live leases held. Each access counts them all."""
@@ -111,25 +105,18 @@ class LeaseKeeper:
 
     # -- one pass
 
-    def tick(self) -> Tick:
-        """Run one pass in this thread: renew what is due and lose what is over."""
-        return self._run_pass(lambda: False)
+    def tick(self, stopping: Callable[[], bool] = lambda: False) -> Tick:
+        """Run one pass in this thread: renew what is due and lose what is over.
 
-    def _run_pass(self, stopping: Callable[[], bool]) -> Tick:
+        The pass ends before its next call if `stopping()` is true.
+        """
         renewal = RenewalPass(self._schedule, self._clock, self._events, self._random)
         renewal.run(stopping)
         next_at = self._schedule.await_next()
-        return Tick(
-            renewed=renewal.renewed,
-            at_risk=renewal.at_risk,
-            lost=renewal.lost,
-            next_at=None if next_at == inf else next_at,
-        )
+        return Tick(renewal.renewed, renewal.at_risk, renewal.lost, next_at)
 
     def _run_background_pass(self) -> float:
-        # A stop ends the pass before its next call.
-        next_at = self._run_pass(self._loop.is_stop_pending).next_at
-        return inf if next_at is None else next_at
+        return self.tick(self._loop.is_stop_pending).next_at
 
     # -- in the background
 

@@ -78,22 +78,9 @@ class LeaseSource(Protocol):
         """
 
 
-def check_source(source: LeaseSource) -> None:
-    """Raise TypeError if the keeper cannot use `source`, and name what is wrong with it."""
-    problem = None
-    if not isinstance(name := getattr(source, "name", None), str):
-        problem = f"its name must be text, not {name!r}"
-    batch = getattr(source, "renew_batch", None)
-    if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
-        problem = f"its renew_batch must be a whole number of 1 or more, not {batch!r}"
-    if not callable(renew := getattr(source, "renew", None)):
-        problem = f"its renew must be a method, not {renew!r}"
-    if problem is not None:
-        raise TypeError(f"{type(source).__name__} cannot be a source of leases: {problem}")
-
-
 # Reading a member from the Enum is a call, and these are read many times per message.
 HELD, AT_RISK, LOST, RELEASED = LeaseState
+FINAL_STATES = (LOST, RELEASED)
 
 # All leases share one lock. A transition is a few instructions long, while a lock per lease
 # would cost memory for each of ten thousand leases. The hooks keep a forked child from
@@ -219,7 +206,8 @@ class Lease:
         for callback in callbacks:
             try:
                 callback(self)
-            except Exception:  # the remaining callbacks must run
+            # The others must run. SystemExit would end the keeper's thread without a trace.
+            except (Exception, SystemExit):
                 _log.exception("a callback failed on the loss of %r", self)
         return True
 

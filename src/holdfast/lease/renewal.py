@@ -1,13 +1,19 @@
 """One renewal pass: lose the leases that are over and renew those that are due, in batches."""
 
-import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.events import Events, LeaseAtRisk, LeaseRenewed, NearCap, RenewalFailed
+from holdfast.events import (
+    Event,
+    Events,
+    LeaseAtRisk,
+    LeaseRenewed,
+    NearCap,
+    RenewalFailed,
+)
 from holdfast.lease.clock import Clock
 from holdfast.lease.lease import (
     Lease,
@@ -26,8 +32,6 @@ from holdfast.lease.renewal_schedule import (
     compute_retry_delay,
     find_loss_reason,
 )
-
-_log = logging.getLogger("holdfast")
 
 _MAX_FILL_ENTRIES = 200  # entries to inspect when filling one batch
 
@@ -92,7 +96,7 @@ class RenewalPass:
         now = self._clock.monotonic()
         while (entry := self._schedule.take(now)) is not None:
             if (reason := find_loss_reason(entry.lease, now)) is not None:
-                self.lost += self._lose(entry.lease, reason)
+                self.lost += entry.lease.lose(reason)
                 continue
             if self._schedule.compute_warning_time(entry) <= now:
                 self._warn_of_cap(entry, now)
@@ -173,24 +177,23 @@ class RenewalPass:
         before = lease.state
         late_seconds = asked_at - self._schedule.compute_due_time(entry)
         entry.asked_at = asked_at
-        with _log_callback_errors(lease):
-            lease.apply_renewal(result, asked_at=asked_at, now=now, seconds=seconds)
+        lease.apply_renewal(result, asked_at=asked_at, now=now, seconds=seconds)
         match lease.state:
             case LeaseState.RELEASED:
                 pass  # settled during the call, so even a refusal is expected
             case LeaseState.LOST:
                 self.lost += before is not LeaseState.LOST
-                self._report_failed(entry, result)
+                self._emit(RenewalFailed, entry, _FAILED_OUTCOMES[type(result)])
             case LeaseState.HELD if isinstance(result, Renewed):
                 self.renewed += 1
                 entry.tries = 0
-                self._report_renewed(entry, max(0.0, late_seconds))
+                self._emit(LeaseRenewed, entry, max(0.0, late_seconds), lease.deadline)
             case _:
                 self.at_risk += 1
                 self._schedule_retry(entry, now)
-                self._report_failed(entry, result)
+                self._emit(RenewalFailed, entry, _FAILED_OUTCOMES[type(result)])
                 if before is LeaseState.HELD:
-                    self._report_at_risk(entry, now)
+                    self._emit(LeaseAtRisk, entry, lease.reason, lease.deadline - now)
 
     def _schedule_retry(self, entry: ScheduledLease, now: float) -> None:
         entry.tries += 1
@@ -201,35 +204,17 @@ class RenewalPass:
 
     # -- reporting
 
-    def _lose(self, lease: Lease, reason: str) -> bool:
-        before = lease.state
-        with _log_callback_errors(lease):
-            lease.lose(reason)
-        return lease.state is LeaseState.LOST and before is not LeaseState.LOST
-
     def _warn_of_cap(self, entry: ScheduledLease, now: float) -> None:
         entry.warned = True
         if entry.lease.cap_at is not None:
-            left_seconds = entry.lease.cap_at - now
-            self._events.emit(NearCap(*_get_event_subject(entry), left_seconds))
+            self._emit(NearCap, entry, entry.lease.cap_at - now)
 
-    def _report_renewed(self, entry: ScheduledLease, late_seconds: float) -> None:
+    def _emit(self, kind: Callable[..., Event], entry: ScheduledLease, *details: Any) -> None:
         if self._events.has_subscribers:
-            subject, deadline = _get_event_subject(entry), entry.lease.deadline
-            self._events.emit(LeaseRenewed(*subject, late_seconds, deadline))
-
-    def _report_failed(self, entry: ScheduledLease, result: Renewal) -> None:
-        if self._events.has_subscribers:
-            outcome = _FAILED_OUTCOMES[type(result)]
-            self._events.emit(RenewalFailed(*_get_event_subject(entry), outcome))
-
-    def _report_at_risk(self, entry: ScheduledLease, now: float) -> None:
-        subject, lease = _get_event_subject(entry), entry.lease
-        self._events.emit(LeaseAtRisk(*subject, lease.reason, lease.deadline - now))
-
-
-def _get_event_subject(entry: ScheduledLease) -> tuple[str, str, int]:
-    return entry.source_name, entry.lease.message_id, entry.lease.attempt
+            lease = entry.lease
+            self._events.emit(
+                kind(entry.source_name, lease.message_id, lease.attempt, *details)
+            )
 
 
 def _select_renewable(
@@ -268,15 +253,3 @@ _INVALID_RESULT = Unanswered("the source returned an invalid result")
 
 # A renewal that was confirmed and still failed was confirmed after the deadline.
 _FAILED_OUTCOMES = {Renewed: "late", Refused: "refused", Unanswered: "unanswered"}
-
-
-@contextmanager
-def _log_callback_errors(lease: Lease) -> Iterator[None]:
-    """Log an exception of a loss callback, so that the other leases are still handled.
-
-    SystemExit is caught too, because it would end the keeper's thread silently.
-    """
-    try:
-        yield
-    except (Exception, SystemExit):
-        _log.exception("a callback failed on the loss of %r", lease)

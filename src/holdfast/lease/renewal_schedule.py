@@ -3,7 +3,7 @@
 It is a heap of entries by the time at which each is due. Heartbeats are kept in another one.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -13,7 +13,7 @@ from threading import RLock
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.lease.backoff import Backoff
-from holdfast.lease.lease import Lease, LeaseState
+from holdfast.lease.lease import FINAL_STATES, Lease, LeaseSource, LeaseState
 
 _EARLY_FRACTION = 0.1  # of the renewal interval
 
@@ -153,7 +153,21 @@ class ScheduledLease:
         return self.lease.live
 
 
-# -- rules: pure functions of a lease and a time
+# -- rules: pure functions of a source, or of a lease and a time
+
+
+def check_source(source: LeaseSource) -> None:
+    """Raise TypeError if the keeper cannot use `source`, and name what is wrong with it."""
+    problem = None
+    if not isinstance(name := getattr(source, "name", None), str):
+        problem = f"its name must be text, not {name!r}"
+    batch = getattr(source, "renew_batch", None)
+    if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
+        problem = f"its renew_batch must be a whole number of 1 or more, not {batch!r}"
+    if not callable(renew := getattr(source, "renew", None)):
+        problem = f"its renew must be a method, not {renew!r}"
+    if problem is not None:
+        raise TypeError(f"{type(source).__name__} cannot be a source of leases: {problem}")
 
 
 def compute_loss_time(lease: Lease) -> float:
@@ -213,25 +227,36 @@ class RenewalSchedule(DeadlineHeap[Lease, ScheduledLease]):
     """
 
     def __init__(
-        self, renew_after: float, cap_warning_seconds: float, wake: Callable[[], object]
+        self,
+        renew_after: float,
+        cap_warning_seconds: float,
+        wake: Callable[[], object],
+        on_lost: Callable[[Lease], None],
     ) -> None:
         super().__init__(wake)
         self._renew_after = renew_after
         self._cap_warning_seconds = cap_warning_seconds
+        self._on_lost = on_lost
 
-    def add_all(self, leases: Iterable[Lease]) -> list[Lease]:
-        """Schedule the live leases. Return those that were not scheduled before."""
+    def add_all(self, leases: Sequence[Lease]) -> None:
+        """Schedule the live leases, and have `on_lost` called for each that is lost.
+
+        Raises TypeError, and schedules none, if a source is not a LeaseSource.
+        """
+        for source in {id(lease.source): lease.source for lease in leases}.values():
+            check_source(source)
         added = []
         with self._lock:
             for lease in leases:
-                if not lease.live:
+                if lease.state in FINAL_STATES:
                     continue
                 entry = self._entries.get(lease)
                 if entry is None:
                     entry = self._entries[lease] = ScheduledLease(lease)
                     added.append(lease)
                 self._put(entry, self._compute_wake_time(entry, now=-inf))
-        return added
+        for lease in added:
+            lease.on_lost(self._on_lost)
 
     def reschedule(self, entry: ScheduledLease, now: float) -> None:
         """Wake for the entry when it is next due, near its cap or over. Forget a dead lease."""

@@ -17,9 +17,8 @@ from select import POLLIN, POLLOUT, poll
 from threading import Lock, Thread
 from typing import Any, NoReturn
 
-from holdfast.process.frames import Frames
+from holdfast.process.frames import PULSE, READY, Frames, Program, describe_error, pack_broken
 from holdfast.process.process_group import OUT_OF_MEMORY, detach_from_terminal, start_guard
-from holdfast.process.wire import PULSE, READY, Program, describe_error, pack_broken
 
 STACKS_SIGNAL = signal.SIGQUIT  # as in Java
 

@@ -14,14 +14,13 @@ from typing import Any
 
 from holdfast.lease.clock import Clock
 from holdfast.process.child_main import STACKS_SIGNAL
-from holdfast.process.frames import Frames
+from holdfast.process.frames import Frames, Program
 from holdfast.process.process_group import (
     block_sigint,
     describe_exit,
     is_group_gone,
     kill_group,
 )
-from holdfast.process.wire import Program
 
 # The child gets our module path, which may have a folder that only this program added.
 _BOOT = (

@@ -1,11 +1,13 @@
 """What operators see of a queue: counts, and messages with their holders and histories."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.queue.states import MessageState as MessageState
+from holdfast.queue.message import MessageState as MessageState
+from holdfast.queue.operator import Progress
 
 CANCELLED = "cancelled by an operator"
 """The reason of a message that `cancel` dead-lettered."""
@@ -98,3 +100,59 @@ class MessagePage:
 
     messages: Sequence[MessageInfo]
     after: str | None = None
+
+
+# -- which messages an operator searches for; see QueueOperator.search
+
+
+def select_messages(
+    messages: Iterable[MessageInfo],
+    where: Mapping[str, str],
+    error: str | None,
+    on_progress: Progress,
+) -> Iterator[MessageInfo]:
+    """Yield the messages that have these fields and this error.
+
+    With `error`, the messages must come with their past attempts.
+    """
+    for message in messages:
+        on_progress(1)
+        if has_fields(message.body, where) and (
+            error is None or _mentions_error(message, error)
+        ):
+            yield message
+
+
+def has_fields(body: dict[str, Any] | None, where: Mapping[str, str]) -> bool:
+    """Return whether a body has all of these fields with these values."""
+    return all(_has_field(body or {}, name, text) for name, text in where.items())
+
+
+def list_paths(name: str) -> list[list[str]]:
+    """Return the keys that lead to a field, in each way in which its name can be read."""
+    paths = [[name]]
+    return [*paths, name.split(".")] if "." in name else paths
+
+
+def contains_text(text: str | None, part: str) -> bool:
+    """Return whether a text contains another, whatever the case."""
+    return text is not None and part.casefold() in text.casefold()
+
+
+def _has_field(body: dict[str, Any], name: str, text: str) -> bool:
+    return any(_has_value(body, path, text) for path in list_paths(name))
+
+
+def _has_value(value: Any, path: list[str], text: str) -> bool:
+    for key in path:
+        if not isinstance(value, dict) or key not in value:
+            return False
+        value = value[key]
+    if isinstance(value, dict | list):
+        return False
+    return text == (value if isinstance(value, str) else json.dumps(value))
+
+
+def _mentions_error(message: MessageInfo, error: str) -> bool:
+    reasons = [message.reason, *(past.reason for past in message.past)]
+    return any(contains_text(reason, error) for reason in reasons)

@@ -21,7 +21,6 @@ from typing import (
 )
 
 from holdfast import events as ev
-from holdfast._lazy import lazy_exports
 from holdfast.errors import (
     HoldfastError,
     LeaseLost,
@@ -49,31 +48,20 @@ from holdfast.queue.message import (
     MessageCodec,
     P,
     QueueMessage,
+    SettleResult,
     Tracing,
     attach_headers,
     attach_lease,
     get_lease,
 )
+from holdfast.queue.message import MessageState as MessageState
 from holdfast.queue.operator import Progress as Progress
 from holdfast.queue.operator import QueueOperator
 from holdfast.queue.operator import ignore_progress as ignore_progress
-from holdfast.queue.states import MessageState as MessageState
-from holdfast.queue.states import SettleResult
 
 if TYPE_CHECKING:
     from holdfast.queue.aio import AsyncQueue
-    from holdfast.queue.info import Holder as Holder
-    from holdfast.queue.info import MessageInfo as MessageInfo
-    from holdfast.queue.info import MessagePage as MessagePage
-    from holdfast.queue.info import PastAttempt as PastAttempt
-    from holdfast.queue.info import QueueStats as QueueStats
-    from holdfast.queue.info import QueueWorker as QueueWorker
-
-# What operators see is loaded on first use: a worker that only polls needs none of it.
-_, __getattr__ = lazy_exports(
-    __name__,
-    {"queue.info": "Holder MessageInfo MessagePage PastAttempt QueueStats QueueWorker"},
-)
+    from holdfast.queue.info import QueueStats  # a worker that only polls does not need it
 
 MAX_SECONDS = 10 * 366 * 86_400.0
 MAX_RESULT_BYTES = 64 * 1024
@@ -353,7 +341,8 @@ class QueueManager(ABC, Generic[M]):
             if type(message) is not SettleResult:
                 messages.append(message)
             elif message is SettleResult.DEAD_LETTERED:
-                self._count_dead_letter()
+                with self._poll_count:  # polls may run at the same time
+                    self.dead_lettered_by_poll += 1
         if fault is not None:
             if not messages:
                 raise fault
@@ -409,11 +398,6 @@ class QueueManager(ABC, Generic[M]):
     def _explain_exhausted(self, delivery: Delivery) -> str:
         """Return what to add to the reason of a message that is out of attempts."""
         return "; the last worker lost its lease" if delivery.taken_over_from else ""
-
-    def _count_dead_letter(self) -> None:
-        """Count a message that `poll` dead-lettered. Polls may run at the same time."""
-        with self._poll_count:
-            self.dead_lettered_by_poll += 1
 
     def ack(self, message: M) -> None:
         """Complete the message, so that it is not delivered again."""

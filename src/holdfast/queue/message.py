@@ -1,4 +1,4 @@
-"""Messages: the typed unit of work, its schema versions, and its encoding."""
+"""Messages: the typed unit of work, its schema versions, its encoding, and its states."""
 
 import json
 import os
@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import is_dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -398,6 +399,29 @@ def _describe_first_problem(model: type[BaseModel], error: Exception) -> str:
         where, problem = repr(where[:_MAX_NAME_SHOWN]), "unknown field"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"not a valid {model.__name__}: {where}: {problem}{more}"
+
+
+class MessageState(Enum):
+    """The state of a message. A delayed message is PENDING with a due time in the future."""
+
+    PENDING = "pending"
+    LEASED = "leased"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+@final
+class SettleResult(Enum):
+    """What happened to the message. WorkerReport has a count for each."""
+
+    # Enum hashes by name in Python code, which is slow for a count per message.
+    __hash__ = object.__hash__
+
+    COMPLETED = "completed"
+    RETRIED = "retried"
+    DEAD_LETTERED = "dead-lettered"
+    GIVEN_BACK = "given back"
+    ABANDONED = "abandoned"
 
 
 class EnrichmentMessage(QueueMessage):

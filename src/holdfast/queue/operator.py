@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Unsupported
-from holdfast.queue.states import MessageState
+from holdfast.queue.message import MessageState
 
 if TYPE_CHECKING:
     from holdfast.queue.info import MessageInfo, MessagePage, QueueWorker

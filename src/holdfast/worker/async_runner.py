@@ -23,10 +23,8 @@ from typing import Generic
 from holdfast.lease.lease import Lease, LeaseState
 from holdfast.process.liveness import LivenessLimits
 from holdfast.queue.message import M
-from holdfast.worker.context import call_soon
 from holdfast.worker.fetcher import Fetcher
 from holdfast.worker.handler import Handler, bind_handler
-from holdfast.worker.in_flight import ClaimedMessage, InFlight, is_ack
 from holdfast.worker.outcome import (
     GIVE_BACK,
     Abandoned,
@@ -36,6 +34,8 @@ from holdfast.worker.outcome import (
     retry_logged,
     to_outcome,
 )
+from holdfast.worker.runner import call_soon
+from holdfast.worker.settle import ClaimedMessage, InFlight, is_ack
 
 _MAX_TICK_SECONDS = 0.1
 _MAX_SETTLE_THREADS = 8  # hides network latency; a local disk gains nothing from more
@@ -114,7 +114,7 @@ class AsyncRunner(Generic[M]):
 
     def count_unfinished(self) -> int:
         """Return how many messages must be settled, plus one while the poll thread runs."""
-        in_flight = self._in_flight.get_claimed()
+        in_flight = self._in_flight.claimed.copy()
         unsettled = sum(claimed.lease.state is not LeaseState.LOST for claimed in in_flight)
         return unsettled + self._poll_thread.is_alive()
 
@@ -129,7 +129,7 @@ class AsyncRunner(Generic[M]):
         until = self._clock.monotonic() + seconds
         while self.count_unfinished() and self._clock.monotonic() < until:
             self._clock.sleep(0.01)
-        for claimed in self._in_flight.get_claimed():
+        for claimed in self._in_flight.claimed.copy():
             claimed.lease.lose("the worker stopped before the work was done")
         call_soon(self._loop, self._finished.set)
         if self._loop_thread.is_alive():
@@ -150,7 +150,7 @@ class AsyncRunner(Generic[M]):
         """Return how many slots are free as soon as one is, or 0 once the fetcher is closed."""
         while not self._fetcher.closed:
             self._freed.clear()
-            if (free := self._count - len(self._in_flight.get_claimed())) > 0:
+            if (free := self._count - len(self._in_flight.claimed)) > 0:
                 return free
             self._clock.wait(self._freed, 0.1)
         return 0

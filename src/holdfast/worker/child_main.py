@@ -20,9 +20,9 @@ from holdfast.process.child_main import ParentLink, PulseSender, Terminated
 from holdfast.process.process_group import kill_own_group
 from holdfast.queue.message import AnyMessage, MessageCodec
 from holdfast.worker import child_wire
-from holdfast.worker.context import Context, DirectExecutor
 from holdfast.worker.handler import Handler
 from holdfast.worker.outcome import Outcome, Retry, retry_after_error
+from holdfast.worker.runner import Context, DirectExecutor
 
 
 def prepare(handler: Handler, link: ParentLink, *, pulse_seconds: float) -> Callable[[], None]:

@@ -4,7 +4,7 @@
     child  ─▶ worker  SAVE and LOAD (requests), OUTCOME, PULSE with MOVED after a beat and
                       the progress if the handler reported one
 
-Besides these, there are the frames of every child (`core/process/wire.py`). The number of a
+Besides these, there are the frames of every child (`process/frames.py`). The number of a
 frame is that of its attempt, which is 0 during the start. So a frame that comes late or twice
 cannot settle the next message. Only the handler and the message's model are pickled, because
 they are code; the rest is plain data. The worker checks a child's frames as strictly as those
@@ -30,8 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.lease.lease import Lease
-from holdfast.process.frames import BrokenFrame
-from holdfast.process.wire import parse_json
+from holdfast.process.frames import BrokenFrame, parse_json
 from holdfast.worker.outcome import (
     Done,
     GiveBack,

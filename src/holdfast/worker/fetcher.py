@@ -27,15 +27,15 @@ from random import Random
 from threading import Condition, Event, Lock
 from typing import Generic
 
-from holdfast.errors import LeaseLost
 from holdfast.events import Claimed, PollFailed
 from holdfast.lease.background import BackgroundLoop
 from holdfast.lease.backoff import Backoff
 from holdfast.lease.keeper import LeaseKeeper
+from holdfast.lease.lease import LOST
 from holdfast.queue.message import M, get_lease
-from holdfast.worker.in_flight import ClaimedMessage, InFlight
 from holdfast.worker.outcome import GIVE_BACK, Abandoned
 from holdfast.worker.run_end import RunEnd
+from holdfast.worker.settle import ClaimedMessage, InFlight
 
 _ERROR_BACKOFF = Backoff(first_seconds=0.1, factor=2.0, max_seconds=10.0)
 _PREFETCH_SECONDS = 1.0  # of work that is claimed ahead
@@ -156,13 +156,13 @@ class Fetcher(Generic[M]):
                 claimed = self._ready.popleft()
             except IndexError:
                 return None
-            now = self._clock.monotonic()
-            try:
-                claimed.lease.check(now)  # it waited, and the process may have been frozen
-            except LeaseLost:
-                self._in_flight.settle(claimed, Abandoned(claimed.lease.reason))
+            lease, now = claimed.lease, self._clock.monotonic()
+            if now >= lease.deadline:  # it waited, and the process may have been frozen
+                lease.lose("its deadline passed")
+            if lease.state is LOST:
+                self._in_flight.settle(claimed, Abandoned(lease.reason))
                 continue
-            claimed.lease.last_beat_at = now  # a stall counts from the start of the work
+            lease.last_beat_at = now  # a stall counts from the start of the work
             claimed.started_at = now
             self._starts += 1
             return claimed
@@ -212,16 +212,14 @@ class Fetcher(Generic[M]):
         return []
 
     def _claim(self, limit: int) -> list[ClaimedMessage[M]]:
-        polled = [
-            ClaimedMessage(message, get_lease(message))
-            for message in self._queue.poll(
-                min(limit, self._queue.poll_batch),
-                wait_seconds=self._end.poll_seconds,
-                stop=self._closed_event,
-            )
-        ]
-        self._in_flight.add(polled)
-        leases = [claimed.lease for claimed in polled]
+        messages = self._queue.poll(
+            min(limit, self._queue.poll_batch),
+            wait_seconds=self._end.poll_seconds,
+            stop=self._closed_event,
+        )
+        leases = list(map(get_lease, messages))
+        polled = list(map(ClaimedMessage, messages, leases))
+        self._in_flight.claimed.update(polled)
         try:
             self._keeper.hold_all(leases)
             if self._events.has_subscribers:
@@ -297,7 +295,7 @@ class Fetcher(Generic[M]):
             return free
         seconds = self._prefetch_seconds
         since = self._clock.monotonic() - seconds
-        slow = sum(claimed.started_at <= since for claimed in self._in_flight.get_claimed())
+        slow = sum(claimed.started_at <= since for claimed in self._in_flight.claimed.copy())
         each = max(0.0, seconds / max(self._handler_seconds, _MIN_HANDLER_SECONDS) - 1)
         return free + min(self._prefetch, int((self._slots - slow) * each))
 

@@ -9,16 +9,31 @@ its traceback, unless that is turned off.
 """
 
 import json
+import os
+import re
+import traceback
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 from pydantic_core import to_json
 
 from holdfast.errors import AttemptFailed, MessageTooLarge
 from holdfast.queue.manager import MAX_SECONDS, encode_result
-from holdfast.worker.tracebacks import format_traceback, shorten, skip_own_frames
 
 _MAX_REASON = 500
+_MAX_CHARACTERS = 16_000
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_LIBRARY = os.path.dirname(os.__file__)
+_OWN_PATHS = (
+    *(f"{_PACKAGE}/{room}/" for room in ("worker", "process", "queue", "lease", "app")),
+    f"{_PACKAGE}/django.py",
+    f"{_LIBRARY}/asyncio/",
+    f"{_LIBRARY}/threading.py",
+    "<string>",  # the first line of a child process
+)
+_STACK_FRAME = re.compile(r'  File "(.*)", line ')  # as faulthandler writes it
+_STACK_HEADING = "(most recent call first):"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +110,11 @@ def to_outcome(result: Any) -> Outcome:
                 "the handler returned Retry() with after_seconds that is not a number, or more "
                 "than ten years"
             )
-        case Retry(after, reason, detail, log_reason, exception):
-            return Retry(
-                after,
-                _join_lines(reason),
-                _shorten_text(detail) or _format_if_raised(exception),
-                _join_lines(log_reason),
-                exception,
-            )
-        case Reject(reason, detail, log_reason, exception):
-            return Reject(
-                _join_lines(reason),
-                _shorten_text(detail) or _format_if_raised(exception),
-                _join_lines(log_reason),
-                exception,
-            )
+        # Made anew and not with `replace`, because a user's subclass may take other arguments.
+        case Retry():
+            return Retry(result.after_seconds, *_clean_texts(result), result.exception)
+        case Reject():
+            return Reject(*_clean_texts(result), result.exception)
         case _:
             # Name only the type, because the value may be private data.
             return _reject_result(
@@ -154,6 +159,17 @@ def retry_logged(reason: str, detail: str | None = None) -> Retry:
     return Retry(None, reason, detail, reason, AttemptFailed(reason, detail))
 
 
+def reject_last(retry: Retry, attempts: int) -> Reject:
+    """Return the outcome of a message that has no attempt left for a retry."""
+    failed = "failed once" if attempts == 1 else f"failed {attempts} times"
+    return Reject(
+        f"{failed}, last: {retry.reason}",
+        retry.detail,
+        f"{failed}, last: {retry.log_reason}",
+        retry.exception,
+    )
+
+
 def _reject_result(reason: str) -> Reject:
     return Reject(reason, log_reason=reason)
 
@@ -164,6 +180,12 @@ def is_delay(after: Any) -> bool:
         return True
     is_number = isinstance(after, int | float) and not isinstance(after, bool)
     return is_number and -MAX_SECONDS <= after <= MAX_SECONDS  # also false for NaN
+
+
+def _clean_texts(outcome: Retry | Reject) -> tuple[str, str | None, str]:
+    """Return the reason, the detail and the reason for logs, as they are kept."""
+    detail = _shorten_text(outcome.detail) or _format_if_raised(outcome.exception)
+    return _join_lines(outcome.reason), detail, _join_lines(outcome.log_reason)
 
 
 def _to_text(value: Any) -> str:
@@ -184,3 +206,56 @@ def _join_lines(text: Any) -> str:
 
 def _shorten_text(detail: Any) -> str | None:
     return None if detail is None else shorten(_to_text(detail))
+
+
+# -- tracebacks and stacks as text, without the outermost frames, which lead to the user's code
+
+
+def skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback that begins in the user's code, or else its last frame."""
+    while (
+        trace is not None
+        and trace.tb_next is not None
+        and trace.tb_frame.f_code.co_filename.startswith(_OWN_PATHS)
+    ):
+        trace = trace.tb_next
+    return trace
+
+
+def format_traceback(error: BaseException) -> str | None:
+    """Return the traceback as text, shortened, or None if there is none to show."""
+    if isinstance(error, AttemptFailed):
+        return None if error.detail is None else shorten(error.detail)
+    try:
+        return shorten("".join(traceback.format_exception(error)))
+    except Exception:  # the exception has a broken __str__
+        return None
+
+
+def shorten(text: str) -> str:
+    """Keep both ends of a long text. The start shows the origin and the end the error."""
+    text = text.rstrip()
+    if len(text) <= _MAX_CHARACTERS:
+        return text
+    half = _MAX_CHARACTERS // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters …\n{text[-half:]}"
+
+
+def strip_own_frames(stacks: str) -> str:
+    """Return the stacks that faulthandler wrote, without threads that run only Holdfast.
+
+    They are returned unchanged if nothing else would be left.
+    """
+    threads = map(_strip_thread, stacks.rstrip().split("\n\n"))
+    return "\n\n".join(filter(None, threads)) or stacks
+
+
+def _strip_thread(text: str) -> str:
+    lines = text.split("\n")
+    while (
+        lines and (frame := _STACK_FRAME.match(lines[-1])) and frame[1].startswith(_OWN_PATHS)
+    ):
+        lines.pop()
+    if lines and lines[-1].endswith(_STACK_HEADING):
+        lines.pop()
+    return "\n".join(lines)

@@ -3,7 +3,7 @@
 from typing import Generic
 
 from holdfast.queue.message import M
-from holdfast.worker.in_flight import InFlight
+from holdfast.worker.settle import InFlight
 
 _POLL_SECONDS = 20.0  # the maximum of SQS; other queues return as soon as a message arrives
 _POLL_UNTIL_EMPTY_SECONDS = 0.1
@@ -58,7 +58,7 @@ class RunEnd(Generic[M]):
 
     @property
     def _is_working(self) -> bool:
-        return any(claimed.lease.live for claimed in self._in_flight.get_claimed())
+        return any(claimed.lease.live for claimed in self._in_flight.claimed.copy())
 
     def _can_count_given_up(self) -> bool:
         """Return whether `stats` shows every message that this worker gave up.
@@ -74,5 +74,5 @@ class RunEnd(Generic[M]):
         returns_until = max(self._queue.stats_stale_until, self._in_flight.lost_until)
         return expired_at < returns_until or any(
             claimed.lease.live or expired_at < claimed.lease.deadline
-            for claimed in self._in_flight.get_claimed()
+            for claimed in self._in_flight.claimed.copy()
         )

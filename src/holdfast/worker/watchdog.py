@@ -26,16 +26,21 @@ from holdfast.events import ChildKilled
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.lease.lease import Lease
 from holdfast.process.child_process import ChildProcess
-from holdfast.process.frames import BrokenFrame
+from holdfast.process.frames import BROKEN, PULSE, READY, BrokenFrame, Program, unpack_broken
 from holdfast.process.liveness import START_TIMEOUT_SECONDS, LivenessLimits
-from holdfast.process.wire import BROKEN, PULSE, READY, Program, unpack_broken
 from holdfast.queue.message import M, MessageCodec, QueueMessage
 from holdfast.worker import child_wire
-from holdfast.worker.context import Executor
 from holdfast.worker.handler import get_handler_name
-from holdfast.worker.in_flight import InFlight
-from holdfast.worker.outcome import Abandoned, GiveBack, Outcome, Reject, retry_logged
-from holdfast.worker.tracebacks import strip_own_frames
+from holdfast.worker.outcome import (
+    Abandoned,
+    GiveBack,
+    Outcome,
+    Reject,
+    retry_logged,
+    strip_own_frames,
+)
+from holdfast.worker.runner import Executor
+from holdfast.worker.settle import InFlight
 
 # For stack dumps to be written, and for the kernel to end killed processes.
 EXIT_TIMEOUT_SECONDS = 15.0

@@ -30,7 +30,6 @@ from holdfast.process.liveness import LivenessLimits
 from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import M
 from holdfast.worker.async_runner import AsyncRunner
-from holdfast.worker.context import Context, DirectExecutor
 from holdfast.worker.fetcher import Fetcher
 from holdfast.worker.handler import (
     Handler,
@@ -39,8 +38,8 @@ from holdfast.worker.handler import (
     get_handler_name,
     inspect_handler,
 )
-from holdfast.worker.in_flight import InFlight, WorkerReport
-from holdfast.worker.runner import Runner, SlotRunner
+from holdfast.worker.runner import Context, DirectExecutor, SlotRunner
+from holdfast.worker.settle import InFlight, WorkerReport
 from holdfast.worker.watchdog import EXIT_TIMEOUT_SECONDS, Watchdog, pickle_handler
 
 __all__ = ["Isolation", "Prefetch", "Worker", "WorkerReport"]
@@ -52,6 +51,7 @@ MessageHandler = (
     | Callable[[M], Result | Awaitable[Result]]
 )
 """A handler of the messages of one queue, for type checkers."""
+Runner = SlotRunner[M] | AsyncRunner[M]
 
 
 class SignalSafeEvent(Event):
@@ -223,7 +223,9 @@ class Worker(Generic[M]):
             raise runner.error
         return report
 
-    def _shut_down(self, runner: Runner, fetcher: Fetcher[M], in_flight: InFlight[M]) -> None:
+    def _shut_down(
+        self, runner: "Runner[M]", fetcher: Fetcher[M], in_flight: InFlight[M]
+    ) -> None:
         in_flight.stopping.set()
         fetcher.close()
         running = sum(claimed.lease.live for claimed in in_flight.get_started())
@@ -238,7 +240,7 @@ class Worker(Generic[M]):
         runner.join(self._limits.kill_grace_seconds + runner.exit_timeout_seconds)
         fetcher.stop(self._limits.kill_grace_seconds)
 
-    def _watch(self, runner: Runner, seconds: float) -> float:
+    def _watch(self, runner: "Runner[M]", seconds: float) -> float:
         """Wait for a wake-up or the time limit, then enforce the limits of running work.
 
         Returns the seconds until the next check.
@@ -247,7 +249,7 @@ class Worker(Generic[M]):
         self._wake.clear()
         return runner.watch(self._clock.monotonic())
 
-    def _make_runner(self, fetcher: Fetcher[M], in_flight: InFlight[M]) -> Runner:
+    def _make_runner(self, fetcher: Fetcher[M], in_flight: InFlight[M]) -> "Runner[M]":
         count, handler, limits = self.concurrency, self._handler, self._limits
         match self.isolation:
             case "thread":

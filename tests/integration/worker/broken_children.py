@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.process.wire import PULSE
+from holdfast.process.frames import PULSE
 from holdfast.worker import child_wire
-from holdfast.worker.context import Context
+from holdfast.worker.runner import Context
 from support.workers.notes import Notes
 
 FLOOD_BYTES = 256 << 20  # a reader without a limit would keep all this in memory

@@ -13,8 +13,8 @@ from typing import Any
 
 from holdfast.errors import MessageTooLarge
 from holdfast.queue.message import QueueMessage
-from holdfast.worker.context import Context
 from holdfast.worker.outcome import Reject, Retry
+from holdfast.worker.runner import Context
 from support.workers.notes import Notes
 
 

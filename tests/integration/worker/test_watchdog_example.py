@@ -5,30 +5,29 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+import watchdog_processing
 from examples import watchdog
 
-from support.cli.commands import WAIT_TIMEOUT_SECONDS, clean_env
+from support.cli.commands import clean_env
 from support.paths import ROOT
-from support.sqs.server import Server, Sqs
-from support.workers import watchdog_processing
+from support.sqs.server import Sqs
+from support.waiting import WAIT_TIMEOUT_SECONDS
+
+if TYPE_CHECKING:  # because pytest must load that module itself
+    from support.ministack_server import Ministack
+
+pytest_plugins = ["support.ministack_server"]
 
 TITLE = re.compile(r"'(Task #\d+)'")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
-
-
 @pytest.fixture
-def sqs(server: Server, monkeypatch: pytest.MonkeyPatch) -> Sqs:
-    sqs = Sqs(server.url)
+def sqs(ministack: "Ministack", monkeypatch: pytest.MonkeyPatch) -> Sqs:
+    sqs = Sqs(ministack)
     for name, value in sqs.env.items():
         monkeypatch.setenv(name, value)
     return sqs

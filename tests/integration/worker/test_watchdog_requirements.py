@@ -40,7 +40,7 @@ class Ground:
         until = self.clock.monotonic() + seconds
         while True:
             next_at = self.keeper.tick().next_at
-            if next_at is None or next_at > until:
+            if next_at > until:
                 break
             self.clock.advance(max(0.0, next_at - self.clock.monotonic()))
         self.clock.advance(until - self.clock.monotonic())

@@ -12,7 +12,7 @@ from holdfast.lease.lease import LeaseState
 from holdfast.testing import ManualClock
 from holdfast.worker.outcome import Reject, Retry
 from holdfast.worker.worker import Worker, WorkerReport
-from support.workers.notes import eventually
+from support.waiting import wait_until
 from support.workers.running import TestQueue, pass_a_renewal, run_until_empty, running
 
 
@@ -132,9 +132,9 @@ def test_a_lost_lease_cancels_the_coroutine_and_settles_nothing() -> None:
             raise
 
     with running(async_worker(queue, handle)) as run:
-        eventually(lambda: steps)
+        wait_until(lambda: steps)
         queue.refusing.set()
-        eventually(lambda: steps[:2] == ["begun", "lost True"])
+        wait_until(lambda: steps[:2] == ["begun", "lost True"])
         report = run.stop_now()
     assert report.abandoned >= 1
     assert not {"ack m", "nack m", "dead_letter m"} & set(queue.log)
@@ -159,7 +159,7 @@ def test_a_coroutine_that_ignores_its_cancellation_loses_its_lease_and_others_co
     )
     try:
         with running(worker):
-            eventually(lambda: queue.stats().completed == 3)
+            wait_until(lambda: queue.stats().completed == 3)
             assert queue.seen.of(MessageLeaseLost)[0].message_id == "deaf"
     finally:
         released.set()
@@ -176,7 +176,7 @@ def test_a_coroutine_that_blocks_the_loop_still_loses_its_lease() -> None:
     worker = async_worker(queue, handle, timeout_seconds=0.3, kill_grace_seconds=0.2)
     try:
         with running(worker) as run:
-            gone = eventually(lambda: queue.seen.of(MessageLeaseLost))
+            gone = wait_until(lambda: queue.seen.of(MessageLeaseLost))
             assert gone[0].reason == "it was cancelled and did not end"
             assert run.stop_now().abandoned == 1
     finally:
@@ -228,7 +228,7 @@ def test_no_thread_is_left_after_many_runs() -> None:
         queue = TestQueue()
         queue.push_ids("m", "n", "o")
         assert run_until_empty(async_worker(queue, handle, concurrency=3)).completed == 3
-    eventually(lambda: threading.active_count() <= before)
+    wait_until(lambda: threading.active_count() <= before)
 
 
 def test_a_lease_lost_after_the_run_does_not_use_the_closed_loop() -> None:
@@ -242,7 +242,7 @@ def test_a_lease_lost_after_the_run_does_not_use_the_closed_loop() -> None:
 
     worker = async_worker(queue, handle, drain_seconds=0.0)
     with running(worker) as run:
-        eventually(lambda: leases)
+        wait_until(lambda: leases)
         run.stop()
     assert leases[0].state is LeaseState.RELEASED
     leases[0].lose("late")

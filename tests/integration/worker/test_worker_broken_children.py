@@ -5,6 +5,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import broken_children
 import pytest
 
 from holdfast.errors import HandlerNotFound
@@ -14,7 +15,6 @@ from holdfast.process.frames import MAX_FRAME_BYTES
 from holdfast.queue.message import AnyMessage
 from holdfast.worker import child_wire
 from holdfast.worker.worker import Worker
-from support.workers import broken_children
 from support.workers.notes import Notes
 from support.workers.running import TestQueue, run_until_empty
 

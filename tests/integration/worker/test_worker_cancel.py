@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import child_handlers as handlers
 import pytest
 
 from holdfast.errors import LeaseLost
@@ -18,8 +19,8 @@ from holdfast.queue.message import AnyMessage
 from holdfast.queues.files import FilesystemQueue
 from holdfast.queues.sqlite.queue import SQLiteQueue
 from holdfast.worker.worker import Worker
-from support.workers import handlers
-from support.workers.notes import Notes, eventually
+from support.waiting import wait_until
+from support.workers.notes import Notes
 from support.workers.running import Seen, members, running
 
 LEASE_SECONDS = 6.0
@@ -88,8 +89,8 @@ def test_a_child_process_is_killed_and_nothing_is_settled(
     with running(worker) as run:
         pid = notes.pid()
         assert operator.cancel("m") == 1
-        eventually(lambda: not members(pid))
-        eventually(lambda: seen.of(ChildKilled))
+        wait_until(lambda: not members(pid))
+        wait_until(lambda: seen.of(ChildKilled))
         report = run.stop()
     assert (report.completed, report.abandoned) == (0, 1)
     check_cancelled(operator, seen)
@@ -113,7 +114,7 @@ def test_the_worker_goes_on_with_the_next_message_and_with_the_redriven_one(
         assert started.wait(60)
         assert operator.cancel("m") == 1
         operator.push(AnyMessage(id="n"))
-        eventually(lambda: handled == [("n", 1)])
+        wait_until(lambda: handled == [("n", 1)])
         assert operator.redrive("m") == 1
-        eventually(lambda: handled == [("n", 1), ("m", 1)])
-        eventually(lambda: operator.stats().completed == 2)
+        wait_until(lambda: handled == [("n", 1), ("m", 1)])
+        wait_until(lambda: operator.stats().completed == 2)

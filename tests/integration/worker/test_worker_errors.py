@@ -8,11 +8,11 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import child_handlers as handlers
 import pytest
 
 from holdfast import AnyMessage, AttemptFailed, Context, Reject, Retry, Worker
 from holdfast.events import DeadLettered, Retried
-from support.workers import handlers
 from support.workers.notes import Notes
 from support.workers.running import TestQueue, run_until_empty
 

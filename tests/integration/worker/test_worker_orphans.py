@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import worker_parent as parent
 
 from holdfast.queues.files import FilesystemQueue
 from support.paths import make_child_environment
-from support.workers import parent
-from support.workers.notes import Notes, eventually
-from support.workers.running import is_alive, members
+from support.waiting import wait_until
+from support.workers.notes import Notes, is_alive
+from support.workers.running import members
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -63,20 +64,20 @@ def test_when_the_worker_is_killed_its_work_ends_with_all_it_started(
     start: Start, notes: Notes, then: str
 ) -> None:
     process = start("run", "have_children", then=then)
-    eventually(lambda: notes.values("sleeping") or notes.values("stuck"))
+    wait_until(lambda: notes.values("sleeping") or notes.values("stuck"))
     child, started, forked = notes.pid(), notes.pid("started"), notes.pid("forked")
     assert {child, started, forked} < set(members(child))
     process.kill()
-    eventually(lambda: members(child) == [], TIMEOUT_SECONDS)
+    wait_until(lambda: members(child) == [], TIMEOUT_SECONDS)
 
 
 def test_when_the_worker_is_killed_idle_children_end(start: Start, notes: Notes) -> None:
     process = start("run", "finish")
-    eventually(lambda: notes.values("finished"))
+    wait_until(lambda: notes.values("finished"))
     child = notes.pid()
     assert child in members(child)
     process.kill()
-    eventually(lambda: members(child) == [], TIMEOUT_SECONDS)
+    wait_until(lambda: members(child) == [], TIMEOUT_SECONDS)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can end a child by itself")
@@ -86,20 +87,20 @@ def test_a_fork_that_holds_the_pipes_open_does_not_keep_the_work_running(
     process = start("leak", "hold_the_gil")
     child, leaking = notes.pid(), notes.pid("leaking")
     process.kill()
-    eventually(lambda: not is_alive(child), TIMEOUT_SECONDS)
+    wait_until(lambda: not is_alive(child), TIMEOUT_SECONDS)
     assert is_alive(leaking)
 
 
 def test_a_frozen_worker_cannot_keep_work_going_past_its_lease(
     start: Start, notes: Notes
 ) -> None:
-    process = start("run", "sleep", lease_seconds=5.0)
-    eventually(lambda: notes.values("sleeping"))
+    process = start("run", "sleep", lease_seconds=4.0)
+    wait_until(lambda: notes.values("sleeping"))
     child = notes.pid()
-    time.sleep(5.5)  # renewals reach the child, so it outlives its first deadline
+    time.sleep(4.2)  # renewals reach the child, so it outlives its first deadline
     assert child in members(child)
     os.kill(process.pid, signal.SIGSTOP)
-    eventually(lambda: members(child) == [], 5.0 + TIMEOUT_SECONDS)
+    wait_until(lambda: members(child) == [], 5.0 + TIMEOUT_SECONDS)
 
 
 @pytest.mark.nightly
@@ -108,11 +109,11 @@ def test_a_frozen_worker_that_reads_nothing_cannot_keep_work_going_past_its_leas
 ) -> None:
     """The child is sending when the worker is frozen, and waits for room in its pipe."""
     process = start("run", "save_without_end", lease_seconds=5.0)
-    eventually(lambda: notes.values("sleeping"))
+    wait_until(lambda: notes.values("sleeping"))
     child = notes.pid()
     time.sleep(0.5)
     os.kill(process.pid, signal.SIGSTOP)
-    eventually(lambda: members(child) == [], 5.0 + TIMEOUT_SECONDS)
+    wait_until(lambda: members(child) == [], 5.0 + TIMEOUT_SECONDS)
 
 
 def test_a_script_without_a_main_guard_ends_with_a_hint_and_starts_no_further_processes(
@@ -149,7 +150,7 @@ def test_children_that_are_just_starting_do_not_get_ctrl_c(
 ) -> None:
     monkeypatch.setenv("SLOW_CHILDREN", "1")
     process = start("run", "finish")
-    eventually(lambda: notes.values("running"))
+    wait_until(lambda: notes.values("running"))
     for _ in range(40):
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.02)
@@ -169,18 +170,18 @@ def test_a_program_that_never_stops_its_worker_still_ends(start: Start, notes: N
     process = start("abandon", "sleep")
     process.communicate(timeout=60)
     assert process.returncode == 0
-    eventually(lambda: members(notes.pid()) == [], TIMEOUT_SECONDS)
+    wait_until(lambda: members(notes.pid()) == [], TIMEOUT_SECONDS)
 
 
 @pytest.mark.requirement("R003-014")
 def test_after_a_kill_the_message_is_back_within_one_lease_however_old_the_work(
     start: Start, notes: Notes, tmp_path: Path
 ) -> None:
-    lease_seconds = 4.0
+    lease_seconds = 3.5
     root = str(tmp_path / "root")
     process = start("run", "sleep", lease_seconds=lease_seconds, root=root)
-    eventually(lambda: notes.values("sleeping"))
-    time.sleep(2 * lease_seconds)
+    wait_until(lambda: notes.values("sleeping"))
+    time.sleep(1.3 * lease_seconds)
     queue = FilesystemQueue(root)
     assert queue.poll() == []  # it was held the whole time
     process.kill()
@@ -189,7 +190,7 @@ def test_after_a_kill_the_message_is_back_within_one_lease_however_old_the_work(
     [view] = queue.find("m")
     assert view.holder is not None
     assert view.holder.expires_at <= killed_at + timedelta(seconds=lease_seconds)
-    [message] = eventually(lambda: queue.poll(wait_seconds=1.0))
+    [message] = wait_until(lambda: queue.poll(wait_seconds=1.0))
     assert message.attempts == 2
 
 

@@ -17,6 +17,7 @@ from textwrap import dedent
 from threading import Event, Lock
 from typing import Any
 
+import child_handlers as handlers
 import pytest
 
 from holdfast.errors import QueueUnavailable
@@ -32,8 +33,8 @@ from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock, SimulatedSqs
 from holdfast.worker.outcome import Done
 from holdfast.worker.worker import Worker, WorkerReport
-from support.workers import handlers
-from support.workers.notes import Notes, eventually
+from support.waiting import wait_until
+from support.workers.notes import Notes
 from support.workers.running import SlowMotionClock, TestQueue, run_until_empty, running
 
 AT_ONCE_SECONDS = 10.0  # half of the time after which messages are given back, if it is slow
@@ -134,7 +135,7 @@ def test_another_worker_gets_what_waits_behind_a_slow_handler(
     with running(run_blocking(handler, queue)) as slow:
         assert handler.blocked.wait(60)
         with running(Worker(open_kind(kind), handler)) as other:
-            eventually(lambda: len(handler.handled) == COUNT)
+            wait_until(lambda: len(handler.handled) == COUNT)
             other.stop()
         handler.go_on.set()
         report = slow.stop()
@@ -152,7 +153,7 @@ def test_other_slots_get_what_waits_behind_a_slow_handler_at_once(
     handler = BlockingHandler(queue, behind=1)
     with running(run_blocking(handler, queue, concurrency=4)) as run:
         assert handler.blocked.wait(60)
-        eventually(lambda: len(handler.handled) == COUNT)
+        wait_until(lambda: len(handler.handled) == COUNT)
         handler.go_on.set()
         report = run.stop()
     assert report.given_back == 0, "they waited until they were given back"
@@ -178,7 +179,7 @@ def test_idle_slots_take_over_from_the_one_that_handled_all_fast_messages(
 
     with running(Worker(queue, handle, concurrency=4)) as run:
         assert blocked.wait(60)
-        eventually(lambda: len(handled) == COUNT)
+        wait_until(lambda: len(handled) == COUNT)
         go_on.set()
         report = run.stop()
     assert report == WorkerReport(COUNT, 0, 0, 0, 0)  # none was given back
@@ -198,8 +199,8 @@ def test_a_slow_handler_in_a_process_holds_up_no_other_message(
     )
     worker = Worker(queue, handlers.do, isolation="process", kill_grace_seconds=0.1)
     with running(worker) as run:
-        eventually(lambda: "sleeping now" in notes.lines())
-        eventually(lambda: queue.stats().leased == 1)
+        wait_until(lambda: "sleeping now" in notes.lines())
+        wait_until(lambda: queue.stats().leased == 1)
         report = run.stop_now()
     assert report.completed == FAST
     assert {get_lease(message).attempt for message in queue.poll(100)} == {1}
@@ -214,7 +215,7 @@ def test_a_stalled_handler_loses_its_own_message_only() -> None:
         assert handler.blocked.wait(60)
         with running(Worker(queue, handler)) as other:
             # The message of the stalled handler comes back too, when its lease has ended.
-            eventually(lambda: handler.handled.total() == COUNT + 1)
+            wait_until(lambda: handler.handled.total() == COUNT + 1)
             other.stop()
         handler.go_on.set()
         report = run.stop()
@@ -257,14 +258,14 @@ def test_messages_whose_lease_is_lost_while_they_wait_are_not_started() -> None:
         assert handler.blocked.wait(60)
         claimed = handler.count_waiting() + 1
         clock.advance(0.1)
-        eventually(lambda: queue.stats().leased == claimed)  # the acks are sent
+        wait_until(lambda: queue.stats().leased == claimed)  # the acks are sent
         queue.refusing.set()
         clock.advance(1.4)  # the renewals are due before the messages are given back
-        eventually(lambda: len(queue.seen.of(MessageLeaseLost)) == claimed)
+        wait_until(lambda: len(queue.seen.of(MessageLeaseLost)) == claimed)
         queue.refusing.clear()
         clock.advance(4.0)
         handler.go_on.set()  # the others are next, and come back because their leases ended
-        eventually(lambda: clock.advance(0.01) or len(handler.handled) == COUNT)
+        wait_until(lambda: clock.advance(0.01) or len(handler.handled) == COUNT)
         run.worker.stop()
         report = run.join(clock)
     assert report.abandoned == claimed
@@ -284,7 +285,7 @@ def test_a_stop_gives_back_at_once_what_waits(
     with running(run_blocking(handler, queue)) as run:
         assert handler.blocked.wait(60)
         run.worker.stop()
-        eventually(lambda: queue.stats().leased == 1, AT_ONCE_SECONDS)
+        wait_until(lambda: queue.stats().leased == 1, AT_ONCE_SECONDS)
         handler.go_on.set()
         report = run.join()
     assert report.given_back >= 3
@@ -318,7 +319,7 @@ def test_a_stop_now_gives_back_what_waits(kind: str, open_slow: Any, run_blockin
     with running(run_blocking(handler, queue, kill_grace_seconds=5.0)) as run:
         assert handler.blocked.wait(60)
         run.worker.stop_now()
-        eventually(lambda: queue.stats().leased <= 1, AT_ONCE_SECONDS)
+        wait_until(lambda: queue.stats().leased <= 1, AT_ONCE_SECONDS)
         handler.go_on.set()
         report = run.join()
     assert report.given_back >= 3
@@ -525,7 +526,7 @@ def test_a_fifo_queue_keeps_the_order_of_its_groups(concurrency: int) -> None:
     worker = Worker(queue, handle, concurrency=concurrency)
     assert worker.prefetch == 0
     with running(worker) as run:
-        eventually(lambda: len(handled) == 120)
+        wait_until(lambda: len(handled) == 120)
         run.stop()
     for group in range(3):
         assert [number for number in handled if number % 3 == group] == list(
@@ -555,7 +556,7 @@ def test_workers_that_claim_ahead_handle_each_message_once(
         Worker(open_kind(kind), chosen, concurrency=4, isolation=isolation) for _ in range(2)
     ]
     with running(workers[0]) as first, running(workers[1]) as second:
-        eventually(lambda: len(handled) == count)
+        wait_until(lambda: len(handled) == count)
         reports = [first.stop(), second.stop()]
     assert sum(report.completed for report in reports) == count
     assert max(handled.values()) == 1

@@ -11,6 +11,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import child_handlers as handlers
 import pytest
 
 from holdfast import AnyMessage, Message, QueueManager, open_queue
@@ -20,9 +21,9 @@ from holdfast.queue.info import Holder, MessageState
 from holdfast.queue.message import QueueMessage
 from holdfast.testing import MemoryQueue
 from holdfast.worker.worker import Worker, WorkerReport
-from support.workers import handlers
-from support.workers.notes import Notes, eventually
-from support.workers.running import TestQueue, is_alive, members, run_until_empty, running
+from support.waiting import wait_until
+from support.workers.notes import Notes, is_alive
+from support.workers.running import TestQueue, members, run_until_empty, running
 
 
 @pytest.fixture
@@ -144,7 +145,7 @@ def test_a_child_learns_that_the_worker_is_stopping(notes: Notes) -> None:
     queue = TestQueue()
     push(queue, notes, "wait_for_stopping")
     with running(process_worker(queue)) as run:
-        eventually(lambda: notes.values("waiting"))
+        wait_until(lambda: notes.values("waiting"))
         assert run.stop() == WorkerReport(0, 1, 0, 0, 0)
 
 
@@ -187,9 +188,9 @@ def test_a_killed_child_is_replaced_and_its_work_is_done_again(notes: Notes) -> 
     queue = TestQueue()
     push(queue, notes, "sleep_once")
     with running(process_worker(queue)) as run:
-        eventually(lambda: notes.values("sleeping"))
+        wait_until(lambda: notes.values("sleeping"))
         os.kill(notes.pid(), signal.SIGKILL)
-        eventually(lambda: queue.stats().completed == 1)
+        wait_until(lambda: queue.stats().completed == 1)
         assert run.stop() == WorkerReport(1, 1, 0, 0, 0)
     [view] = queue.find("m")
     assert view.past[0].reason == "the worker process died (SIGKILL)"
@@ -199,11 +200,11 @@ def test_a_child_that_died_while_idle_costs_no_attempt(notes: Notes) -> None:
     queue = TestQueue()
     push(queue, notes, "finish", "first")
     with running(process_worker(queue)) as run:
-        eventually(lambda: queue.stats().completed == 1)
+        wait_until(lambda: queue.stats().completed == 1)
         os.kill(notes.pid(), signal.SIGKILL)
-        eventually(lambda: not is_alive(notes.pid()))
+        wait_until(lambda: not is_alive(notes.pid()))
         push(queue, notes, "finish", "second")
-        eventually(lambda: queue.stats().completed == 2)
+        wait_until(lambda: queue.stats().completed == 2)
         assert run.stop() == WorkerReport(2, 0, 0, 0, 0)
     assert notes.values("attempt") == ["1", "1"]
 
@@ -224,7 +225,7 @@ def test_a_child_stopped_together_with_the_worker_is_not_charged(notes: Notes) -
     queue = TestQueue()
     push(queue, notes, "sleep")
     with running(process_worker(queue)) as run:
-        eventually(lambda: notes.values("sleeping"))
+        wait_until(lambda: notes.values("sleeping"))
         os.kill(notes.pid(), signal.SIGTERM)
         assert run.stop() == WorkerReport(0, 0, 0, 1, 0)
 
@@ -296,7 +297,7 @@ def test_no_process_thread_or_descriptor_is_left_after_many_runs(notes: Notes) -
     threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _ in range(6):
         run_once()
-    eventually(lambda: threading.active_count() <= threads)
+    wait_until(lambda: threading.active_count() <= threads)
     assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert [pid for pid in set(notes.values("pid")) if members(int(pid))] == []
 
@@ -343,7 +344,7 @@ def test_another_connection_sees_the_progress_of_a_handler(
         queue.push(AnyMessage(id="m", what="beat_on", notes=str(notes.path), seconds=30))
         worker: Worker[Any] = Worker(queue, handlers.do, isolation=isolation)
         with running(worker):
-            eventually(lambda: find_beat(viewer) is not None)
+            wait_until(lambda: find_beat(viewer) is not None)
             holder = find_beat(viewer)
         assert holder is not None
         assert holder.progress == 0.5

@@ -12,6 +12,7 @@ from threading import Event, Thread, get_ident
 from typing import Any
 
 import pytest
+from child_handlers import do
 
 from holdfast.events import Events, WorkerStopped, WorkerStopping
 from holdfast.lease.clock import SystemClock
@@ -20,9 +21,9 @@ from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock
 from holdfast.worker.outcome import Retry
 from holdfast.worker.worker import Worker, WorkerReport
-from support.workers.handlers import do
-from support.workers.notes import Notes, eventually
-from support.workers.running import Seen, TestQueue, is_alive, pass_a_renewal, running
+from support.waiting import wait_until
+from support.workers.notes import Notes, is_alive
+from support.workers.running import Seen, TestQueue, pass_a_renewal, running
 
 
 class SlowToClaim(TestQueue):
@@ -57,9 +58,9 @@ def test_the_order_is_stop_polling_give_back_finish_and_only_then_stop_renewing(
         stopper = Thread(target=run.worker.stop)  # in the main thread it would wait for a tick
         stopper.start()  # that this clock never reaches
         stopper.join()
-        eventually(lambda: "stopping" in queue.log)
+        wait_until(lambda: "stopping" in queue.log)
         queue.go.set()  # the claim in progress returns too late to be started
-        eventually(lambda: "release unstarted" in queue.log)
+        wait_until(lambda: "release unstarted" in queue.log)
         for _ in range(4):  # more than a lease
             pass_a_renewal(queue, clock)
         finish.set()
@@ -87,10 +88,10 @@ def test_a_message_claimed_too_late_is_also_given_back_with_coroutines() -> None
 
     with running(Worker(queue, handle, concurrency=3, isolation="async")) as run:
         queue.asked.wait(60)
-        eventually(lambda: "begun running" in queue.log)
+        wait_until(lambda: "begun running" in queue.log)
         queue.push_ids("unstarted")
         run.worker.stop()
-        eventually(lambda: queue.seen.of(WorkerStopping))
+        wait_until(lambda: queue.seen.of(WorkerStopping))
         queue.go.set()
         assert run.join() == WorkerReport(1, 0, 0, 1, 0)
     assert "begun unstarted" not in queue.log
@@ -106,7 +107,7 @@ def test_a_keeper_that_was_given_is_neither_started_nor_stopped() -> None:
         queue.push_ids("n")
         [message] = queue.poll()
         keeper.hold(get_lease(message))
-        eventually(lambda: queue.renewals)
+        wait_until(lambda: queue.renewals)
 
 
 def test_draining_lets_running_work_finish_and_claims_nothing_more() -> None:
@@ -119,10 +120,10 @@ def test_draining_lets_running_work_finish_and_claims_nothing_more() -> None:
         finish.wait(60)
 
     with running(Worker(queue, handle, concurrency=2)) as run:
-        eventually(lambda: len(begun) == 2)
+        wait_until(lambda: len(begun) == 2)
         run.worker.stop()
         run.worker.stop()  # repeated calls are allowed
-        eventually(lambda: queue.seen.of(WorkerStopping))
+        wait_until(lambda: queue.seen.of(WorkerStopping))
         finish.set()
         assert run.join() == WorkerReport(2, 0, 0, 0, 0)
     assert begun == ["a", "b"]
@@ -162,7 +163,7 @@ def test_threads_still_running_after_the_drain_are_notified_and_their_leases_run
         assert run.stop() == WorkerReport(0, 0, 0, 0, 1)
     assert queue.stats().leased == 1  # not released, because the thread is still working
     released.set()
-    eventually(lambda: lost_states == [True])
+    wait_until(lambda: lost_states == [True])
     assert not {"ack m", "nack m", "release m"} & set(queue.log)
 
 
@@ -180,7 +181,7 @@ def test_coroutines_still_running_after_the_drain_are_cancelled_then_released() 
 
     worker = Worker(queue, handle, isolation="async", concurrency=2, drain_seconds=0.2)
     with running(worker) as run:
-        eventually(lambda: len(steps) == 2)
+        wait_until(lambda: len(steps) == 2)
         assert run.stop() == WorkerReport(0, 0, 0, 2, 0)
     ends = [line for line in queue.log if not line.startswith("renew")][2:]
     assert ends[0] == "cancelled"
@@ -200,7 +201,7 @@ def test_processes_still_running_after_the_drain_are_killed_then_released(
     queue.before_settling = check_dead
     worker = Worker(queue, do, isolation="process", drain_seconds=0.2)
     with running(worker) as run:
-        eventually(lambda: notes.values("sleeping"))
+        wait_until(lambda: notes.values("sleeping"))
         assert run.stop() == WorkerReport(0, 0, 0, 1, 0)
     assert queue.log[-2:] == ["release m", "alive False"]
     assert [message.attempts for message in queue.poll()] == [1]
@@ -211,7 +212,7 @@ def test_stop_now_does_not_wait_for_the_drain(tmp_path: Path) -> None:
     queue.push_ids("m", what="sleep", notes=str(notes.path))
     worker = Worker(queue, do, isolation="process", drain_seconds=1000)
     with running(worker) as run:
-        eventually(lambda: notes.values("sleeping"))
+        wait_until(lambda: notes.values("sleeping"))
         assert run.stop_now() == WorkerReport(0, 0, 0, 1, 0)
 
 
@@ -228,7 +229,7 @@ def test_stop_now_ends_a_drain_in_progress() -> None:
     with running(worker) as run:
         begun.wait(60)
         run.worker.stop()
-        eventually(lambda: queue.seen.of(WorkerStopping))
+        wait_until(lambda: queue.seen.of(WorkerStopping))
         time.sleep(0.2)
         assert not run.ended()
         assert run.stop_now() == WorkerReport(0, 0, 0, 1, 0)
@@ -251,7 +252,7 @@ def test_a_worker_runs_once_at_a_time_and_again_afterwards() -> None:
     queue.push_ids("n")
     assert worker.run(until_empty=True).completed == 1
     with running(worker), pytest.raises(RuntimeError, match="running already"):
-        eventually(worker.run)
+        wait_until(worker.run)
 
 
 def test_the_work_itself_may_stop_the_worker() -> None:

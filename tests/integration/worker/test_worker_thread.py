@@ -22,7 +22,7 @@ from holdfast.queue.message import AnyMessage
 from holdfast.testing import ManualClock, MemoryQueue
 from holdfast.worker.outcome import Done, Reject, Retry
 from holdfast.worker.worker import Worker, WorkerReport
-from support.workers.notes import eventually
+from support.waiting import wait_until
 from support.workers.running import TestQueue, pass_a_renewal, run_until_empty, running
 
 
@@ -210,9 +210,9 @@ def test_a_lost_lease_reaches_the_handler_and_nothing_is_settled() -> None:
         steps.append("lost")
 
     with running(Worker(queue, handle)) as run:
-        eventually(lambda: "claim m" in queue.log)
+        wait_until(lambda: "claim m" in queue.log)
         queue.refusing.set()
-        eventually(lambda: steps)
+        wait_until(lambda: steps)
         report = run.stop()
     assert report.abandoned >= 1
     assert report.completed == 0
@@ -242,7 +242,7 @@ def test_a_hung_handler_loses_its_lease_and_the_work_goes_to_another_slot(
     worker = Worker(queue, handle, concurrency=2, **limits)  # type: ignore[arg-type]
     try:
         with running(worker) as run:
-            eventually(lambda: queue.stats().completed == 1)
+            wait_until(lambda: queue.stats().completed == 1)
             assert lost_events[0].is_set()
             assert queue.seen.of(MessageLeaseLost)[0].reason == reason
             assert not run.ended()
@@ -303,9 +303,9 @@ def test_an_async_handler_runs_in_a_thread_too_and_is_cancelled_when_lost() -> N
             raise
 
     with running(Worker(queue, handle)):
-        eventually(lambda: steps)
+        wait_until(lambda: steps)
         queue.refusing.set()
-        eventually(lambda: steps[:2] == ["begun", "cancelled"])
+        wait_until(lambda: steps[:2] == ["begun", "cancelled"])
     assert not {"ack m", "nack m", "dead_letter m"} & set(queue.log)
 
 
@@ -370,7 +370,7 @@ def test_no_thread_is_left_after_many_runs() -> None:
         assert (
             run_until_empty(Worker(queue, lambda message: None, concurrency=3)).completed == 3
         )
-    eventually(lambda: threading.active_count() <= before)
+    wait_until(lambda: threading.active_count() <= before)
 
 
 @pytest.mark.parametrize(

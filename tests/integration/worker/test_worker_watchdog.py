@@ -5,13 +5,14 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import child_handlers as handlers
 import pytest
 
 from holdfast.events import ChildKilled, MessageLeaseLost
 from holdfast.worker.worker import Worker, WorkerReport
-from support.workers import handlers
-from support.workers.notes import Notes, eventually
-from support.workers.running import TestQueue, is_alive, members, run_until_empty, running
+from support.waiting import wait_until
+from support.workers.notes import Notes, is_alive
+from support.workers.running import TestQueue, members, run_until_empty, running
 
 
 @pytest.fixture
@@ -75,9 +76,9 @@ def test_a_stopped_process_is_unresponsive_and_is_killed(
 ) -> None:
     push(queue, notes, "sleep_once")
     with running(make_worker(queue, pulse_seconds=3.0)) as run:
-        eventually(lambda: notes.values("sleeping"))
+        wait_until(lambda: notes.values("sleeping"))
         os.kill(notes.pid(), signal.SIGSTOP)
-        eventually(lambda: queue.stats().completed == 1)
+        wait_until(lambda: queue.stats().completed == 1)
         assert run.stop() == WorkerReport(1, 1, 0, 0, 0)
     [view] = queue.find("m")
     assert view.past[0].reason == "the worker process did not answer for 3 s"
@@ -89,10 +90,10 @@ def test_a_child_stopped_in_the_middle_of_a_frame_does_not_block_the_worker(
 ) -> None:
     push(queue, notes, "finish")
     with running(make_worker(queue, pulse_seconds=3.0)) as run:
-        eventually(lambda: queue.stats().completed == 1)
+        wait_until(lambda: queue.stats().completed == 1)
         os.kill(notes.pid(), signal.SIGSTOP)  # it will read only a part of this:
         push(queue, notes, "tell_size", padding="x" * 1_000_000)
-        eventually(lambda: queue.stats().completed == 2)
+        wait_until(lambda: queue.stats().completed == 2)
         assert run.stop() == WorkerReport(2, 1, 0, 0, 0)
 
 
@@ -119,15 +120,15 @@ def test_a_process_that_ignores_sigterm_is_killed_after_the_grace(
 ) -> None:
     push(queue, notes, "ignore_everything")
     with running(make_worker(queue, stall_seconds=3.0, kill_grace_seconds=0.3)):
-        eventually(lambda: queue.seen.of(ChildKilled))
+        wait_until(lambda: queue.seen.of(ChildKilled))
         assert not is_alive(notes.pid())
 
 
 def test_everything_the_work_started_is_killed_with_it(queue: TestQueue, notes: Notes) -> None:
     push(queue, notes, "have_children", then="sleep")
     with running(make_worker(queue, stall_seconds=3.0, kill_grace_seconds=0.3)):
-        eventually(lambda: "nack m" in queue.log)
-        eventually(lambda: "living 0" in queue.log)
+        wait_until(lambda: "nack m" in queue.log)
+        wait_until(lambda: "living 0" in queue.log)
         assert not is_alive(notes.pid("started"))
         assert not is_alive(notes.pid("forked"))
 
@@ -157,8 +158,8 @@ def test_a_lost_lease_kills_the_work_and_settles_nothing(notes: Notes, what: str
     with running(make_worker(queue)) as run:
         pid = notes.pid()
         queue.refusing.set()
-        eventually(lambda: not members(pid))
-        eventually(lambda: queue.seen.of(ChildKilled))
+        wait_until(lambda: not members(pid))
+        wait_until(lambda: queue.seen.of(ChildKilled))
         report = run.stop_now()
     assert report.abandoned >= 1
     assert not {"ack m", "nack m", "dead_letter m"} & set(queue.log)

@@ -15,7 +15,7 @@ from holdfast.exports.engine import EngineSettings, JobEngine
 from holdfast.exports.events import PoolWorkerStarted
 from holdfast.exports.model import TaskResult
 from holdfast.exports.pool.pool import WorkerPool
-from holdfast.exports.pool.ports import Assignment
+from holdfast.exports.pool.worker import Assignment
 from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.lease.keeper import LeaseKeeper
@@ -23,9 +23,10 @@ from holdfast.queue.message import AnyMessage
 from holdfast.testing import MemoryQueue
 from holdfast.worker.worker import Worker
 from support.paths import TESTS
+from support.waiting import wait_until
 from support.workers import pool_work
-from support.workers.notes import Notes, eventually
-from support.workers.running import is_alive, running
+from support.workers.notes import Notes, is_alive
+from support.workers.running import running
 
 TOO_LARGE = 1 << 46  # no address space has room for such a stack
 
@@ -45,7 +46,7 @@ def test_when_only_some_slots_get_a_thread_nothing_is_claimed(isolation: str) ->
         from holdfast.queue.message import AnyMessage
         from holdfast.worker.worker import Worker
         from holdfast.testing import MemoryQueue
-        from support.workers.handlers import sleep
+        from child_handlers import sleep
 
         def main():
             queue = MemoryQueue(AnyMessage)
@@ -68,7 +69,7 @@ def test_when_only_some_slots_get_a_thread_nothing_is_claimed(isolation: str) ->
         [sys.executable, "-c", dedent(program)],
         env={
             "MALLOC_ARENA_MAX": "1",
-            "PYTHONPATH": str(TESTS),
+            "PYTHONPATH": f"{TESTS}:{Path(__file__).parent}",
             "PATH": "/usr/bin",
         },
         capture_output=True,
@@ -86,7 +87,7 @@ def test_a_coroutine_that_ends_when_no_thread_is_available_is_still_settled() ->
         threading.stack_size(TOO_LARGE)
 
     with running(Worker(queue, use_up_the_threads, isolation="async", concurrency=4)):
-        eventually(lambda: queue.stats().completed == 1)
+        wait_until(lambda: queue.stats().completed == 1)
         threading.stack_size(0)
 
 

@@ -15,14 +15,16 @@ if __name__ == "__mp_main__":
     # that a signal can reach the child before it has its own session.
     time.sleep(float(os.environ.get("SLOW_CHILDREN", "0")))
 
+import child_handlers as handlers
+
 from holdfast.lease.backoff import Backoff
 from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import AnyMessage
 from holdfast.queues.files import FilesystemQueue
 from holdfast.testing import MemoryQueue
 from holdfast.worker.worker import Worker
-from support.workers import handlers
-from support.workers.notes import Notes, eventually
+from support.waiting import wait_until
+from support.workers.notes import Notes
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -79,7 +81,7 @@ def adopt(worker: Worker[Any], notes: Notes) -> None:
 def abandon(worker: Worker[Any], notes: Notes) -> None:
     """End without stopping the worker."""
     Thread(target=worker.run, daemon=True).start()
-    eventually(lambda: notes.values("sleeping"))
+    wait_until(lambda: notes.values("sleeping"))
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def let_pass(clock: ManualClock, keeper: LeaseKeeper, seconds: float) -> list[Ti
     """Advance the clock, and run a pass whenever one is due, as the keeper's thread would."""
     until = clock.monotonic() + seconds
     ticks = [keeper.tick()]
-    while (next_at := ticks[-1].next_at) is not None and next_at <= until:
+    while (next_at := ticks[-1].next_at) <= until:
         clock.advance(max(0.0, next_at - clock.monotonic()))
         ticks.append(keeper.tick())
     clock.advance(max(0.0, until - clock.monotonic()))

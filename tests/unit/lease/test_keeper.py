@@ -1,15 +1,16 @@
 """The keeper without faults: when it renews, which leases, and in which batches."""
 
 import gc
+from math import inf
 from weakref import ref
 
 import pytest
+from lease_source import FakeSource, let_pass
 
 from holdfast.events import Event, Events, LeaseRenewed
 from holdfast.lease.keeper import LeaseKeeper, Tick
 from holdfast.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
 from holdfast.testing.clock import ManualClock
-from support.lease_source import FakeSource, let_pass
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_no_renewal_is_requested_before_it_is_due(clock, source, keeper):
 
 
 def test_a_keeper_that_holds_nothing_has_nothing_to_wait_for(keeper):
-    assert keeper.tick() == Tick(renewed=0, at_risk=0, lost=0, next_at=None)
+    assert keeper.tick() == Tick(renewed=0, at_risk=0, lost=0, next_at=inf)
 
 
 def test_a_lease_held_late_is_renewed_at_once_because_it_runs_since_the_claim(
@@ -154,7 +155,7 @@ def test_a_release_during_the_renewal_is_not_an_error(clock, source, keeper, see
     source.answer = lambda lease: answer
     clock.advance(20)
     tick = keeper.tick()
-    assert (tick.renewed, tick.at_risk, tick.lost, tick.next_at) == (0, 0, 0, None)
+    assert (tick.renewed, tick.at_risk, tick.lost, tick.next_at) == (0, 0, 0, inf)
     assert lease.state is LeaseState.RELEASED
     assert seen == []
     assert keeper.held == 0
@@ -166,7 +167,7 @@ def test_holding_a_lost_or_released_lease_does_nothing(source, keeper, seen, end
     end(lease)
     keeper.hold(lease)
     assert keeper.held == 0
-    assert keeper.tick().next_at is None
+    assert keeper.tick().next_at == inf
     assert seen == []
 
 

@@ -14,13 +14,13 @@ from hypothesis.stateful import (
     multiple,
     rule,
 )
+from lease_source import FakeSource, let_pass
 
 from holdfast.events import Event, Events, MessageLeaseLost
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
 from holdfast.lease.renewal_schedule import compute_loss_time
 from holdfast.testing.clock import ManualClock
-from support.lease_source import FakeSource, let_pass
 
 
 class World(RuleBasedStateMachine):

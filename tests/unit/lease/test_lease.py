@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from lease_source import FakeSource
 
 from holdfast.errors import LeaseLost
 from holdfast.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
 from holdfast.testing.clock import ManualClock
-from support.lease_source import FakeSource
 
 RENEWALS = [RENEWED, Refused("superseded"), Unanswered("throttled")]
 

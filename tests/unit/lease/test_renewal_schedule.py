@@ -5,6 +5,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lease_source import FakeSource
 
 from holdfast.lease.lease import Lease
 from holdfast.lease.renewal_schedule import (
@@ -13,7 +14,6 @@ from holdfast.lease.renewal_schedule import (
     find_loss_reason,
 )
 from holdfast.testing.clock import ManualClock
-from support.lease_source import FakeSource
 
 lengths = st.one_of(st.integers(1, 3_600), st.floats(0.01, 3_600))
 

@@ -7,8 +7,7 @@ from threading import Thread
 import pytest
 
 from holdfast.process.child_main import ParentLink
-from holdfast.process.frames import Frames
-from holdfast.process.wire import PULSE
+from holdfast.process.frames import PULSE, Frames
 
 
 class Parent:

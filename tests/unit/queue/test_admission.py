@@ -1,18 +1,15 @@
-"""What becomes of a claimed message, and of calls on a message that is not held."""
+"""What becomes of a claimed message."""
 
 from typing import Any
 
 import pytest
 from pydantic import field_validator
 
-from holdfast.errors import LeaseLost, NotLeased, QueueUnavailable
+from holdfast.errors import LeaseLost, QueueUnavailable
 from holdfast.events import Events, PollFailed
 from holdfast.queue.admission import Delivery, PutBack, Rejected, decide
-from holdfast.queue.message import AnyMessage, MessageCodec, QueueMessage
-from holdfast.testing import ManualClock, MemoryQueue
-from holdfast.testing.contracts.queue.support import SETTLE, VERBS
-
-DIFFERENT_VERBS = [(first, second) for first in SETTLE for second in SETTLE if first != second]
+from holdfast.queue.message import MessageCodec, QueueMessage
+from holdfast.testing import MemoryQueue
 
 
 class Order(QueueMessage):
@@ -113,32 +110,6 @@ def test_a_message_that_was_taken_over_meanwhile_is_not_reported_as_dead() -> No
     queue.inject(b"{")
     assert queue.poll() == []
     assert (seen, queue.dead_lettered_by_poll) == ([], 0)
-
-
-# -- settling: decided in QueueManager, so that no queue can do it in another way
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_copy_or_a_message_that_was_only_pushed_cannot_be_settled(verb: str) -> None:
-    queue, message = MemoryQueue(), AnyMessage(id="a")
-    queue.push(message)
-    [polled] = queue.poll()
-    for other in (message, polled.model_copy()):
-        with pytest.raises(NotLeased, match="'a' holds no lease"):
-            VERBS[verb](queue, other)
-    assert queue.stats().leased == 1
-
-
-@pytest.mark.parametrize(("first", "second"), DIFFERENT_VERBS)
-def test_settling_another_way_afterwards_is_refused(first: str, second: str) -> None:
-    queue = MemoryQueue(clock=ManualClock())
-    queue.push(AnyMessage(id="a"))
-    [message] = queue.poll()
-    SETTLE[first](queue, message)
-    before = queue.stats()
-    with pytest.raises(NotLeased, match=r"'a' was .* already"):
-        SETTLE[second](queue, message)
-    assert queue.stats() == before
 
 
 @pytest.mark.parametrize("name", ["lease_seconds", "max_attempts"])

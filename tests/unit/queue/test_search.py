@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.queue.search import has_fields
+from holdfast.queue.info import has_fields
 
 # JSON values with the text that finds each.
 VALUES: list[tuple[Any, str]] = [

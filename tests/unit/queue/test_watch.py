@@ -12,23 +12,21 @@ import pytest
 from holdfast import AnyMessage, SQLiteQueue, SQSQueue
 from holdfast.errors import QueueUnavailable
 from holdfast.lease.clock import SYSTEM_CLOCK, to_utc
-from holdfast.queue.dead_view import (
-    DeadFilter,
-    group_reasons,
-    iterate_dead,
-    read_dead_page,
-    simplify_reason,
-)
 from holdfast.queue.info import Holder, MessageInfo, MessageState, QueueWorker
 from holdfast.queue.manager import QueueManager
 from holdfast.queue.watch import (
     Activity,
+    DeadFilter,
     LeaseHealth,
     LiveLeases,
     QueueWatch,
     Reading,
+    group_reasons,
+    iterate_dead,
     judge_activity,
     judge_lease,
+    read_dead_page,
+    simplify_reason,
 )
 from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
 

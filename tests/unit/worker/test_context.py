@@ -8,7 +8,7 @@ import pytest
 from holdfast.errors import LeaseLost
 from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock, MemoryQueue
-from holdfast.worker.context import Context
+from holdfast.worker.runner import Context
 
 
 class CountingQueue(MemoryQueue[AnyMessage]):

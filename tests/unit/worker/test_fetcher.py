@@ -12,8 +12,8 @@ from holdfast.queue.admission import Delivery
 from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock, MemoryQueue
 from holdfast.worker.fetcher import Fetcher
-from holdfast.worker.in_flight import ClaimedMessage, InFlight
 from holdfast.worker.outcome import Done, Outcome, Retry
+from holdfast.worker.settle import ClaimedMessage, InFlight
 
 
 class UnreliableQueue(MemoryQueue[AnyMessage]):
@@ -76,7 +76,7 @@ def test_a_fetched_message_is_held_from_its_claim_on() -> None:
     ground.push("a")
     claimed = fetch(ground)
     assert ground.keeper.held == 1
-    assert ground.in_flight.get_claimed() == {claimed}
+    assert ground.in_flight.claimed == {claimed}
     assert ground.seen == [Claimed("memory", "a", 1)]
 
 
@@ -129,7 +129,7 @@ def test_messages_claimed_while_closing_are_given_back_uncharged() -> None:
         "a",
         "b",
     ]
-    assert ground.in_flight.get_claimed() == set()
+    assert ground.in_flight.claimed == set()
     assert [delivery.attempt for delivery in claim(2)] == [1, 1]
 
 
@@ -146,7 +146,7 @@ def test_messages_that_cannot_be_held_are_given_back_uncharged() -> None:
     ground.events.subscribe(close_after_the_first)
     assert ground.fetcher.poll(2) == []
     assert ground.queue.stats().ready == 2
-    assert ground.in_flight.get_claimed() == set()
+    assert ground.in_flight.claimed == set()
     [failed] = [event for event in ground.seen if isinstance(event, PollFailed)]
     assert "renew_batch" in failed.error
     assert [message.attempts for message in ground.queue.poll(2)] == [1, 1]

@@ -150,5 +150,21 @@ def test_long_reasons_and_details_are_shortened() -> None:
     assert outcome.detail.endswith("end")
 
 
+class RateLimited(Retry):
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds, "too many\ncalls")
+
+
+class Unknown(Reject):
+    def __init__(self) -> None:
+        super().__init__("no such\ncompany")
+
+
+def test_a_users_own_kind_of_outcome_may_take_other_arguments() -> None:
+    """An error here would end the worker, and then every worker that gets the message."""
+    assert to_outcome(RateLimited(5)) == Retry(5, "too many calls")
+    assert to_outcome(Unknown()) == Reject("no such company")
+
+
 def test_a_reason_that_is_not_text_is_converted_to_text() -> None:
     assert to_outcome(Reject(7)) == Reject("7")  # type: ignore[arg-type]

@@ -15,8 +15,8 @@ from holdfast.queue.admission import Delivery
 from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock, MemoryQueue
 from holdfast.worker.fetcher import Fetcher
-from holdfast.worker.in_flight import ClaimedMessage, InFlight, WorkerReport
 from holdfast.worker.outcome import DONE, Done, Outcome, Retry
+from holdfast.worker.settle import ClaimedMessage, InFlight, WorkerReport
 from holdfast.worker.worker import Worker
 
 
@@ -215,7 +215,7 @@ def test_a_message_whose_lease_was_lost_is_not_started() -> None:
     lost = ground.in_flight.ready[0]
     lost.lease.lose("another worker has it")
     assert ground.fetch_id() == "m2"
-    assert lost not in ground.in_flight.get_claimed()
+    assert lost not in ground.in_flight.claimed
 
 
 def test_a_process_that_was_frozen_past_the_deadline_starts_nothing_stale() -> None:

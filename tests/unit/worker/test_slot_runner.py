@@ -1,5 +1,6 @@
 """SlotRunner enforces the limits of a handler in the thread of its slot when they are due."""
 
+from collections.abc import Callable, Iterator
 from math import inf
 
 import pytest
@@ -9,10 +10,9 @@ from holdfast.lease.keeper import LeaseKeeper
 from holdfast.process.liveness import LivenessLimits
 from holdfast.queue.message import AnyMessage
 from holdfast.testing import ManualClock, MemoryQueue
-from holdfast.worker.context import DirectExecutor
 from holdfast.worker.fetcher import Fetcher
-from holdfast.worker.in_flight import ClaimedMessage, InFlight
-from holdfast.worker.runner import SlotRunner
+from holdfast.worker.runner import DirectExecutor, SlotRunner
+from holdfast.worker.settle import ClaimedMessage, InFlight
 
 
 class Slots:
@@ -22,11 +22,11 @@ class Slots:
         self.clock, events = ManualClock(), Events()
         self.queue: MemoryQueue[AnyMessage] = MemoryQueue(clock=self.clock, lease_seconds=600)
         self.in_flight: InFlight[AnyMessage] = InFlight(self.queue, events, self.clock)
-        self._fetcher = Fetcher(LeaseKeeper(self.clock, events), self.in_flight)
+        self.fetcher = Fetcher(LeaseKeeper(self.clock, events), self.in_flight)
         self.runner = SlotRunner(
             2,
             lambda: DirectExecutor(print, lambda *_: None),  # type: ignore[arg-type]
-            self._fetcher,
+            self.fetcher,
             self.in_flight,
             find_limits=lambda _: None if in_child else limits,
             strictest=limits,
@@ -41,11 +41,11 @@ class Slots:
     def claim(self, count: int) -> None:
         """Claim new messages, which wait to be started."""
         self.queue.push_many([AnyMessage() for _ in range(count)])
-        self._fetcher.fill(count)
+        self.fetcher.fill(count)
 
     def take(self) -> ClaimedMessage[AnyMessage]:
         """Start the next message that waits."""
-        claimed = self._fetcher.take()
+        claimed = self.fetcher.take()
         assert claimed is not None
         return claimed
 
@@ -150,3 +150,20 @@ def test_nothing_is_started_after_the_run_has_given_up() -> None:
     slots.in_flight.give_up.set()
     slots.runner._handle(DirectExecutor(pytest.fail, slots.in_flight.make_context), claimed)
     assert slots.in_flight.make_report().given_back == 1
+
+
+def test_an_executor_that_cannot_be_prepared_is_tried_until_the_run_is_over() -> None:
+    slots = Slots(TIMEOUT)
+    slots.clock.auto_advance = True
+    slots.queue.push(AnyMessage())
+    executor = DirectExecutor(pytest.fail, slots.in_flight.make_context)
+    steps: Iterator[Callable[[], object]] = iter([int, slots.fetcher.close, pytest.fail])
+
+    def prepare() -> bool:
+        next(steps)()
+        raise OSError("no more processes")
+
+    executor.prepare = prepare
+    slots.runner._work(executor)
+    assert next(steps) is pytest.fail  # it was prepared twice
+    assert slots.queue.stats().ready == 1

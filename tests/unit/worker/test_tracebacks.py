@@ -12,7 +12,7 @@ import holdfast
 from holdfast import AnyMessage, Holdfast, Retry
 from holdfast.errors import AttemptFailed, LeaseLost
 from holdfast.testing import FakeContext, run_once
-from holdfast.worker.tracebacks import (
+from holdfast.worker.outcome import (
     format_traceback,
     shorten,
     skip_own_frames,
@@ -107,7 +107,7 @@ def test_stacks_show_only_the_users_code() -> None:
 
 def test_stacks_show_what_the_handler_called() -> None:
     in_beat = HANDLER_THREAD.replace(
-        "\n", f'\n  File "{PACKAGE}/worker/context.py", line 117 in beat\n'
+        "\n", f'\n  File "{PACKAGE}/worker/runner.py", line 117 in beat\n'
     )
     assert strip_own_frames(in_beat + WORKER_FRAMES) == in_beat
 
