@@ -11,7 +11,8 @@ from holdfast.aws.checked_call import call_checked
 from holdfast.aws.errors import get_client_errors, translate_error
 from holdfast.errors import ConfigError, HoldfastError, QueueUnavailable
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
-from holdfast.queue.manager import QueueManager, QueueStats
+from holdfast.queue.info import QueueStats
+from holdfast.queue.manager import QueueManager
 from holdfast.queues.settings import QueueSettings
 from holdfast.settings import read_settings
 from holdfast.urls import QUEUES, parse_url, split_database_path

@@ -149,7 +149,7 @@ def make_queue_opener(
     telemetry = make_telemetry(env) if events is None else []
 
     def open_source(address: str) -> "SQSQueue[M]":
-        from holdfast.queues.sqs.event_source import make_client_and_address
+        from holdfast.queues.sqs.address import make_client_and_address
         from holdfast.telemetry.logging import make_application_log
 
         client, name = make_client_and_address(address.removeprefix("sqs:"), answer_seconds)

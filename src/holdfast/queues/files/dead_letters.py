@@ -4,21 +4,31 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from math import ceil
+from typing import Any, NamedTuple
 
-from holdfast.errors import LeaseLost
 from holdfast.lease.clock import to_utc
 from holdfast.queue.info import CANCELLED, MessageInfo
 from holdfast.queue.manager import MAX_SECONDS, Progress
 from holdfast.queues.files import layout
-from holdfast.queues.files.claims import Claim, make_lease_lost
 from holdfast.queues.files.dedupe import DedupeIndex, IdLockBusy, WaitBudget
 from holdfast.queues.files.directory import QueueDirectory
 from holdfast.queues.files.layout import TaskName
 from holdfast.queues.files.producer import Producer
-from holdfast.queues.files.server_clock import ServerClock
 from holdfast.queues.files.task_notes import TaskNotes
+from holdfast.queues.files.workers import ServerClock
 
 _MAX_LEASE_MS = int(MAX_SECONDS * 1000)
+
+
+class Cause(NamedTuple):
+    """Why a task becomes a dead letter."""
+
+    message_id: str
+    worker_id: str
+    reason: str
+    detail: str | None = None
+    outcome: str = "dead-lettered"
+    lease_seconds: float | None = None  # of a holder from whom the task is taken
 
 
 class DeadLetterFolder:
@@ -35,129 +45,83 @@ class DeadLetterFolder:
         self._directory, self._producer, self._notes = directory, producer, notes
         self._dedupe, self._server_clock = dedupe, server_clock
 
-    def add(
-        self,
-        claim: Claim,
-        message_id: str,
-        reason: str,
-        detail: str | None,
-        worker_id: str,
-    ) -> LeaseLost | None:
-        """Move a claimed task to failed/, with its reason.
-
-        Returns LeaseLost, and has changed nothing, if the task was taken away.
-        """
-        moved = self._add(
-            claim.task,
-            (message_id, reason, detail, worker_id, None),
-            lambda target: claim.settle(self._directory, target) is None,
-        )
-        return None if moved else make_lease_lost()
-
-    def cancel(self, path: str, info: MessageInfo) -> bool:
-        """Move a task that waits or is leased to failed/; return False if it has moved."""
-        task = layout.to_task(info).cancelled()
-        worker_id = info.holder.worker_id if info.holder else ""
-        lease_seconds = info.holder.lease_seconds if info.holder else None
-        moved = self._add(
-            task,
-            (info.id, CANCELLED, None, worker_id, lease_seconds),
-            lambda target: self._directory.rename(path, target, target_is_unique=False),
-        )
-        if moved:
-            self._notes.add_attempt(task, "cancelled", worker_id, CANCELLED)
-        return moved
-
-    def _add(
-        self,
-        task: TaskName,
-        cause: tuple[str, str, str | None, str, float | None],
-        move: Callable[[str], bool],
-    ) -> bool:
-        """Write the reason, move the task with `move`, and free its id.
+    def add(self, task: TaskName, cause: Cause, move: Callable[[str], bool]) -> bool:
+        """Write the reason, move the task to failed/ with `move`, and free its id.
 
         Returns False, and has changed nothing, if `move` does.
         """
-        self._write_reason(task, *cause)
+        self._write_reason(task, cause)
         # Mark the task before it moves, because its id may be free soon; see dedupe.py.
-        id_hash = self._dedupe.mark(task.key, message_id=cause[0])
-        target = layout.format_failed_path(task)
-        if not move(target):
-            if not self._directory.exists(target):  # unless another operator cancelled it
-                self._remove_reason(task)
+        id_hash = self._dedupe.mark(task.key, cause.message_id)
+        if not move(task.failed_path):
+            if not self._directory.exists(task.failed_path):  # unless another cancel moved it
+                self._directory.remove(task.reason_path)
             return False
-        if not self._directory.exists(layout.format_reason_path(task)):
+        if not self._directory.exists(task.reason_path):
             # The file server's clock was set, and a sweep took the new reason for an old
             # leftover.
-            self._write_reason(task, *cause)
+            self._write_reason(task, cause)
         if self._directory.durable:
             self._directory.sync("failed", "leased")
         if id_hash is not None:
-            self._free_id(task, id_hash)
+            # If that is not possible without waiting, the next push of the id or a sweep
+            # frees it, because of the mark.
+            with suppress(OSError, IdLockBusy), self._dedupe.lock_id(id_hash, wait_seconds=0.0):
+                self._dedupe.free_dead_letter(id_hash, task.key, task.failed_path)
+        self._notes.add_attempt(
+            task, cause.outcome, cause.worker_id, cause.reason, cause.detail
+        )
         return True
 
-    def _write_reason(
-        self,
-        task: TaskName,
-        message_id: str,
-        reason: str,
-        detail: str | None,
-        worker_id: str,
-        lease_seconds: float | None,
-    ) -> None:
+    def _write_reason(self, task: TaskName, cause: Cause) -> None:
         """Write a task's reason before it moves, so that no dead letter lacks a reason."""
         now_ms = self._server_clock.read_wall_ms()
         body = {
-            "message_id": message_id,
-            "reason": reason,
+            "message_id": cause.message_id,
+            "reason": cause.reason,
             "attempts": task.attempts,
-            "last_worker": worker_id,
+            "last_worker": cause.worker_id,
             "at": to_utc(now_ms / 1000).isoformat(),
-            "detail": detail,
+            "detail": cause.detail,
         }
-        if lease_seconds is not None:
-            body |= {"at_ms": now_ms, "lease_ms": ceil(lease_seconds * 1000)}
+        if cause.lease_seconds is not None:
+            body |= {"at_ms": now_ms, "lease_ms": ceil(cause.lease_seconds * 1000)}
         self._directory.refuse_links("failed")
-        self._directory.put(
-            layout.format_reason_path(task), json.dumps(body, indent=1).encode()
+        self._directory.put(task.reason_path, json.dumps(body, indent=1).encode())
+
+    def cancel(self, path: str, info: MessageInfo) -> bool:
+        """Move a task that waits or is leased to failed/; return False if it has moved."""
+        worker_id, lease_seconds = "", None
+        if info.holder:
+            worker_id, lease_seconds = info.holder.worker_id, info.holder.lease_seconds
+        return self.add(
+            layout.to_task(info).cancelled(),
+            Cause(info.id, worker_id, CANCELLED, None, "cancelled", lease_seconds),
+            lambda target: self._directory.rename(path, target, target_is_unique=False),
         )
 
-    def _free_id(self, task: TaskName, id_hash: str) -> None:
-        """Free the id of a task that moved, if that is possible without waiting.
+    def find(self, message_id: str | None = None) -> Iterator[TaskName]:
+        """Find all dead letters, or those of one id. An unreadable one is found by its key.
 
-        Otherwise the next push of the id or a sweep does it, because of the mark.
+        Raises PermissionError if failed/ is closed, so that it is not taken for empty.
         """
-        with suppress(OSError, IdLockBusy), self._dedupe.lock_id(id_hash, wait_seconds=0.0):
-            self._dedupe.free_dead_letter(id_hash, task.key, layout.format_failed_path(task))
-
-    def _remove_reason(self, task: TaskName) -> None:
-        self._directory.remove(layout.format_reason_path(task))
-
-    def list_all(self) -> Iterator[TaskName]:
-        """List all dead letters, by name."""
-        for name in sorted(self._directory.list("failed")):
-            if match := layout.FAILED.fullmatch(name):
-                yield layout.parse_task(match)
-
-    def find(self, message_id: str) -> list[TaskName]:
-        """Find the dead letters of one id. An unreadable one is found by its key."""
-        id_hash = layout.hash_id(message_id)
-        return [
-            task
-            for task in self.list_all()
-            if task.key == message_id
-            or (layout.has_hash(task.key, id_hash) and self._read_id(task) == message_id)
-        ]
+        id_hash = layout.hash_id(message_id or "")
+        listed = sorted(self._directory.list("failed"))
+        for match in filter(None, map(layout.FAILED.fullmatch, listed)):
+            task = layout.parse_task(match)
+            if message_id in (None, task.key) or (
+                layout.has_hash(task.key, id_hash) and self._read_id(task) == message_id
+            ):
+                yield task
 
     def _read_id(self, task: TaskName) -> str | None:
         """Return the id of a dead letter, or None if it cannot be read."""
-        body = self._directory.read_json(layout.format_failed_path(task)) or {}
-        known = body.get("id")
-        if not known:
-            known = (self._directory.read_json(layout.format_reason_path(task)) or {}).get(
-                "message_id"
-            )
+        body = self._directory.read_json(task.failed_path) or {}
+        known = body.get("id") or self._read_reason(task).get("message_id")
         return known if isinstance(known, str) and known != task.key else None
+
+    def _read_reason(self, task: TaskName) -> dict[str, Any]:
+        return self._directory.read_json(task.reason_path) or {}
 
     def redrive(self, tasks: Iterable[TaskName], on_progress: Progress) -> int:
         """Move dead letters back to pending/ with all attempts refunded; return how many.
@@ -180,23 +144,20 @@ class DeadLetterFolder:
         if budget is None:
             moved = self._move_back(task, target)
         else:  # a push of the id waits until this is done
-            moved = bool(
-                self._dedupe.run_locked(
-                    task.key[10:], budget, lambda: self._move_back_with_id(task, target)
-                )
+            moved = self._dedupe.run_locked(
+                task.key[10:], budget, self._move_back_with_id, task, target
             )
-        if not moved:
-            return False
-        self._remove_reason(task)
-        self._notes.add_attempt(task, "redriven", "", "redriven by an operator")
-        return True
+        if moved:
+            self._directory.remove(task.reason_path)
+            self._notes.add_attempt(task, "redriven", "", "redriven by an operator")
+        return moved
 
     def _compute_held_ms(self, task: TaskName) -> int:
         """Return for how long the holder of a cancelled task may still trust its lease.
 
         It cannot have renewed the lease after the cancel, so not for longer than the lease.
         """
-        match self._directory.read_json(layout.format_reason_path(task)):
+        match self._read_reason(task):
             case {"at_ms": int(at_ms), "lease_ms": int(lease_ms)} if lease_ms <= _MAX_LEASE_MS:
                 left_ms = at_ms + lease_ms - self._server_clock.read_wall_ms()
                 return max(0, min(lease_ms, left_ms))
@@ -207,24 +168,21 @@ class DeadLetterFolder:
 
         Returns False if it was redriven meanwhile. Then all of these are still needed.
         """
-        path = layout.format_failed_path(task)
         # An interrupted dead-lettering or redrive may have left the record. Without the dead
         # letter it would keep the id taken.
         if id_hash := self._dedupe.find_hash(task.key, message_id):
             with self._dedupe.lock_id(id_hash):
-                self._dedupe.free_dead_letter(id_hash, task.key, path)
-        if not self._directory.remove(path):
+                self._dedupe.free_dead_letter(id_hash, task.key, task.failed_path)
+        if not self._directory.remove(task.failed_path):
             return False
         self._dedupe.remove_marks(task.key)
-        self._remove_reason(task)
+        self._directory.remove(task.reason_path)
         self._notes.forget_attempts(task.key)
         self._notes.forget_checkpoints(task.key)
         return True
 
     def _move_back(self, task: TaskName, target: str) -> bool:
-        moved = self._directory.move(
-            layout.format_failed_path(task), target, target_is_unique=False
-        )
+        moved = self._directory.move(task.failed_path, target, target_is_unique=False)
         if moved:
             self._producer.sync_parent(target)
         return moved

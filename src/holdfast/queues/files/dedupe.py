@@ -25,6 +25,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from holdfast.errors import QueueUnavailable
 from holdfast.queues.files import layout
@@ -93,14 +94,13 @@ class DedupeIndex:
         path = _format_lock_path(id_hash)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._directory.refuse_links("ids")
-        fd = self._directory.open_file(path, flags)
-        try:
-            self._lock(fd, path, wait_seconds)
-            yield
-        finally:
-            with suppress(OSError):  # a fork of this process may keep the descriptor open
-                self._directory.fs.flock(fd, fcntl.LOCK_UN)
-            self._directory.fs.close(fd)
+        with self._directory.open_file(path, flags) as fd:
+            try:
+                self._lock(fd, path, wait_seconds)
+                yield
+            finally:
+                with suppress(OSError):  # a fork of this process may keep the descriptor open
+                    self._directory.fs.flock(fd, fcntl.LOCK_UN)
 
     def _lock(self, fd: int, path: str, wait_seconds: float) -> None:
         clock = self._directory.fs.lock_clock
@@ -123,14 +123,16 @@ class DedupeIndex:
             return False
         return True
 
-    def run_locked(self, id_hash: str, budget: WaitBudget, act: Callable[[], int]) -> int:
-        """Lock the id and return the result of `act`, or 0 if the lock is busy."""
+    def run_locked(
+        self, id_hash: str, budget: WaitBudget, act: Callable[..., bool], *args: Any
+    ) -> bool:
+        """Lock the id and return the result of `act`, or False if the lock is busy."""
         try:
             with self.lock_id(id_hash, budget.seconds):
-                return act()
+                return act(*args)
         except IdLockBusy as busy:
             budget.skip(busy)
-            return 0
+            return False
 
     # -- reading; a decision that is based on it needs the id lock
 
@@ -155,9 +157,7 @@ class DedupeIndex:
         Returns None without a record, and "" if something else is in its place.
         """
         try:
-            text = self._directory.fs.readlink(
-                layout.format_id_path(id_hash), dir_fd=self._directory.fd
-            )
+            text = self._directory.fs.readlink(_format_path(id_hash), dir_fd=self._directory.fd)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -177,7 +177,7 @@ class DedupeIndex:
         if self._directory.exists(f"tmp/{key}"):
             return False
         is_marked = any(map(self._directory.exists, _format_mark_paths(key)))
-        return not (is_marked and self._is_in_failed(key))
+        return not (is_marked and self.find_dead({key}))
 
     def _has_live_task(self, id_hash: str) -> bool:
         return any(
@@ -186,9 +186,13 @@ class DedupeIndex:
             for key in self.list_live_keys()
         )
 
-    def _is_in_failed(self, key: str) -> bool:
-        listed = filter(layout.FAILED.fullmatch, self._directory.list("failed"))
-        return any(name.startswith(key) for name in listed)
+    def find_dead(self, keys: set[str]) -> dict[str, str]:
+        """Find the dead letters of these keys; return their paths by key."""
+        return {
+            name[:18]: f"failed/{name}"
+            for name in self._directory.list("failed")
+            if name[:18] in keys and layout.FAILED.fullmatch(name)
+        }
 
     def list_live_keys(self) -> Iterator[str]:
         """List the keys of all tasks except dead letters, in the order in which tasks move.
@@ -196,18 +200,17 @@ class DedupeIndex:
         pending/ is listed again at the end, because a nack moves a task back there.
         """
         for state in ("pending", "leased", "completed", "pending"):
-            folders = [state] if state == "leased" else self._list_below(state)
+            folders = [state]
+            if state != "leased":
+                folders = [f"{state}/{name}" for name in self._directory.list(state)]
             for folder in folders:
                 yield from (name[:18] for name in self._directory.list(folder))
-
-    def _list_below(self, folder: str) -> list[str]:
-        return [f"{folder}/{name}" for name in self._directory.list(folder)]
 
     # -- records
 
     def record(self, id_hash: str, key: str, mark_path: str | None = None) -> None:
         """With the id lock: make the id belong to this key from now on."""
-        path = layout.format_id_path(id_hash)
+        path = _format_path(id_hash)
         if not self._make_link(key, path, mark_path):
             self.free(id_hash, self.read_key(id_hash))
             if not self._make_link(key, path, mark_path):
@@ -219,7 +222,7 @@ class DedupeIndex:
 
     def free(self, id_hash: str, key: str | None) -> bool:
         """With the id lock: let this id be pushed again; its record names `key`."""
-        freed = self._directory.remove(layout.format_id_path(id_hash))
+        freed = self._directory.remove(_format_path(id_hash))
         if key:
             self.remove_marks(key)
         return freed
@@ -278,9 +281,8 @@ class DedupeIndex:
         """
         id_hash = self.find_hash(key, message_id)
         if id_hash is not None:
-            self._make_link(
-                key, layout.format_dead_mark_path(key), layout.format_id_path(id_hash)
-            )
+            dead_mark, _ = _format_mark_paths(key)
+            self._make_link(key, dead_mark, _format_path(id_hash))
             self._sync()
         return id_hash
 
@@ -289,12 +291,12 @@ class DedupeIndex:
 
         The task may be dead again by now. A new mark of that stays.
         """
-        self._directory.remove(layout.format_redrive_mark_path(key))
+        self._directory.remove(_format_mark_paths(key)[1])
 
-    def remove_marks(self, key: str) -> None:
-        """Remove all marks of a task."""
-        for path in _format_mark_paths(key):
-            self._directory.remove(path)
+    def remove_marks(self, key: str) -> bool:
+        """Remove all marks of a task; return whether it had one."""
+        removed = [self._directory.remove(path) for path in _format_mark_paths(key)]
+        return any(removed)
 
     def find_hash(self, key: str, message_id: str) -> str | None:
         """Return the hash of the id whose record names this key, or None.
@@ -315,7 +317,7 @@ class DedupeIndex:
         or if its id was pushed again. Its mark stays for a redrive.
         """
         is_owner = self._directory.exists(path) and self.read_key(id_hash) == key
-        return is_owner and self._directory.remove(layout.format_id_path(id_hash))
+        return is_owner and self._directory.remove(_format_path(id_hash))
 
     def reclaim_id(self, id_hash: str, task: TaskName) -> bool:
         """With the id lock: give a dead letter its id again, before it moves back.
@@ -323,12 +325,12 @@ class DedupeIndex:
         Returns False if another task has the id, or if the dead letter is gone.
         """
         owner = self.read_key(id_hash)
-        if owner == task.key and not self._directory.exists(layout.format_failed_path(task)):
+        if owner == task.key and not self._directory.exists(task.failed_path):
             return False  # it was redriven already
         if owner not in (None, task.key) and self.is_taken(id_hash):
             return False
-        mark_path = layout.format_redrive_mark_path(task.key)
-        if not self._directory.rename(layout.format_dead_mark_path(task.key), mark_path):
+        dead_mark, mark_path = _format_mark_paths(task.key)
+        if not self._directory.rename(dead_mark, mark_path):
             self._make_link(task.key, mark_path)
         if owner == task.key:
             self._sync()
@@ -338,7 +340,12 @@ class DedupeIndex:
 
 
 def _format_mark_paths(key: str) -> tuple[str, str]:
-    return layout.format_dead_mark_path(key), layout.format_redrive_mark_path(key)
+    """Return the paths of both marks of a task, see above: dead, and about to move back."""
+    return f"ids/dead-{key}", f"ids/redrive-{key}"
+
+
+def _format_path(id_hash: str) -> str:
+    return f"ids/{id_hash}"
 
 
 def _format_lock_path(id_hash: str) -> str:

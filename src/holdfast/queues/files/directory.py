@@ -1,6 +1,11 @@
-"""The directory of a queue, and the file operations that the queue uses in it."""
+"""The directory of a queue, and the file operations that the queue uses in it.
+
+Each call of `FsOps` is one step of the protocol. The crash tests kill the process before each
+step, and the schedule tests interleave the steps.
+"""
 
 import errno
+import fcntl
 import json
 import os
 import secrets
@@ -12,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.errors import HoldfastError, QueueUnavailable
-from holdfast.queues.files.fsops import FsOps
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.store.file_modes import MODES, get_access
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -31,11 +36,54 @@ _MISSING_ERRNOS = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
 _MAX_JSON_DEPTH = 200  # more levels than a message may have
 
 
+def refuse_xattr(*_: object) -> bytes:
+    """Raise OSError, as a filesystem without extended attributes does."""
+    raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+
+class FsOps:
+    """Every file operation of a queue, in one place that tests can replace."""
+
+    open = staticmethod(os.open)
+    close = staticmethod(os.close)
+    read = staticmethod(os.read)
+    write = staticmethod(os.write)
+    fsync = staticmethod(os.fsync)
+    rename = staticmethod(os.rename)
+    link = staticmethod(os.link)
+    symlink = staticmethod(os.symlink)
+    readlink = staticmethod(os.readlink)
+    unlink = staticmethod(os.unlink)
+    mkdir = staticmethod(os.mkdir)
+    rmdir = staticmethod(os.rmdir)
+    stat = staticmethod(os.stat)
+    access = staticmethod(os.access)
+    chmod = staticmethod(os.chmod)
+    fchmod = staticmethod(os.fchmod)
+    utime = staticmethod(os.utime)
+    flock = staticmethod(fcntl.flock)
+    # Not on every system, and not on every filesystem.
+    setxattr = staticmethod(getattr(os, "setxattr", refuse_xattr))
+    getxattr = staticmethod(getattr(os, "getxattr", refuse_xattr))
+    listdir: "staticmethod[[int], list[str]]" = staticmethod(os.listdir)
+
+    @staticmethod
+    def start_writing(fd: int) -> None:
+        """Begin to write a file's bytes to the disk without waiting; this is only a hint."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def __init__(self, server_time: Callable[[], float] | None = None) -> None:
+        self.server_time = server_time  # None: read it from the filesystem
+        # Other processes release a lock in real time, whatever clock the queue uses.
+        self.lock_clock: Clock = SYSTEM_CLOCK
+
+
 class QueueDirectory:
     """The directory of one queue.
 
     Paths are relative to `folder`, and an open descriptor of it makes look-ups short. The
-    mode of `folder` decides which users may use the files made inside it, see modes.py.
+    mode of `folder` decides which users may use the files made inside it, see file_modes.py.
     """
 
     def __init__(self, folder: Path, fs: FsOps, *, durable: bool = False) -> None:
@@ -84,37 +132,36 @@ class QueueDirectory:
 
     def read_headers(self, path: str) -> bytes | None:
         """Return the headers of a file, or None if it has none."""
-        return self._use_attribute(path, lambda fd: bytes(self.fs.getxattr(fd, _HEADERS)))
-
-    def note_beat(self, path: str, beat: str) -> None:
-        """Keep a worker's beat with a file, if the filesystem has extended attributes."""
-        self._use_attribute(path, lambda fd: self.fs.setxattr(fd, _BEAT, beat.encode()))
+        return self._read_attribute(path, _HEADERS)
 
     def read_beat(self, path: str) -> str:
         """Return the last beat that was kept with a file, or an empty text."""
-        beat = self._use_attribute(path, lambda fd: bytes(self.fs.getxattr(fd, _BEAT)))
-        return (beat or b"").decode("ascii", "replace")
+        return (self._read_attribute(path, _BEAT) or b"").decode("ascii", "replace")
 
-    def _use_attribute(self, path: str, use: Callable[[int], T]) -> T | None:
-        try:
-            fd = self.fs.open(path, _READ, dir_fd=self.fd)
-        except OSError:
-            return None
-        try:
-            return use(fd)
-        except OSError:
-            return None
-        finally:
-            self.fs.close(fd)
+    def _read_attribute(self, path: str, name: str) -> bytes | None:
+        with suppress(OSError), self.open_file(path, _READ) as fd:
+            return bytes(self.fs.getxattr(fd, name))
+        return None
 
-    def put(self, path: str, body: bytes) -> None:
-        """Make or replace a file in one step. If durable, its bytes survive a power cut."""
-        aside = f"tmp/{secrets.token_hex(12)}"
-        self.write(aside, body)
+    def note_beat(self, path: str, beat: str) -> None:
+        """Keep a worker's beat with a file, if the filesystem has extended attributes."""
+        with suppress(OSError), self.open_file(path, _READ) as fd:
+            self.fs.setxattr(fd, _BEAT, beat.encode())
+
+    def put(
+        self, path: str, body: bytes, headers: str | None = None, aside: str | None = None
+    ) -> None:
+        """Make or replace a file in one step. If durable, its bytes survive a power cut.
+
+        It is written as `aside` first, a name in tmp/ that no other file has.
+        """
+        aside = aside or f"tmp/{secrets.token_hex(12)}"
         try:
+            self.write(aside, body, headers)
             if self.durable:
                 self.sync(aside)
-            self.publish(aside, path)
+            if not self.rename(aside, path):
+                self.publish(aside, path)  # its folder may have to be made again
         except BaseException:
             self.discard(aside)
             raise
@@ -124,16 +171,16 @@ class QueueDirectory:
         with suppress(OSError):
             self.remove(path)
 
-    def open_file(self, path: str, flags: int) -> int:
-        """Open a file for writing. A new file gets the mode of this queue's files."""
+    @contextmanager
+    def open_file(self, path: str, flags: int) -> Iterator[int]:
+        """Open a file. A new file gets the mode of this queue's files."""
         fd = self.fs.open(path, flags, self._modes.file, dir_fd=self.fd)
-        if self._shared:
-            try:
+        try:
+            if self._shared and flags & os.O_CREAT:
                 self._share(fd)
-            except BaseException:
-                self.fs.close(fd)
-                raise
-        return fd
+            yield fd
+        finally:
+            self.fs.close(fd)
 
     def _share(self, fd: int) -> None:
         with suppress(PermissionError):  # another user made it and gave it its mode
@@ -172,11 +219,8 @@ class QueueDirectory:
         """Add a line to a journal in one write."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         flags |= os.O_NOFOLLOW | os.O_NONBLOCK
-        fd = self.open_file(path, flags)
-        try:
+        with self.open_file(path, flags) as fd:
             self.fs.write(fd, line)
-        finally:
-            self.fs.close(fd)
 
     def link(self, source: str, target: str) -> None:
         """Give a file or a symlink a second name. Raises FileExistsError if it is taken."""
@@ -255,12 +299,14 @@ class QueueDirectory:
 
     def list_required(self, path: str) -> list[str]:
         """List one of the queue's own folders. Raises OSError if it is missing."""
-        self.require_folder(path)
-        return self.list(path)
+        names = self.list(path)
+        if not names:
+            self.require_folder(path)
+        return names
 
     def require_folder(self, path: str) -> None:
         """Raise OSError unless this is a folder."""
-        if (status := self.stat(path)) is None or not is_folder(status):
+        if not is_folder(status := self.stat(path)):
             raise _make_folder_error(path, status)
 
     def refuse_links(self, *paths: str) -> None:
@@ -354,9 +400,9 @@ def is_deep(data: Any) -> bool:
     return True
 
 
-def is_folder(status: os.stat_result) -> bool:
+def is_folder(status: os.stat_result | None) -> bool:
     """Return whether a status is that of a folder."""
-    return stat.S_ISDIR(status.st_mode)
+    return status is not None and stat.S_ISDIR(status.st_mode)
 
 
 def _make_folder_error(path: str, status: os.stat_result | None) -> OSError:
@@ -380,11 +426,6 @@ _REMEDIES = {
     "queue: put a folder in its place",
     errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
 }
-
-
-def to_holdfast_error(folder: Path, error: OSError | HoldfastError) -> HoldfastError:
-    """Return a Holdfast error unchanged, and an OSError as QueueUnavailable."""
-    return error if isinstance(error, HoldfastError) else to_queue_unavailable(folder, error)
 
 
 def to_queue_unavailable(folder: Path, error: OSError) -> HoldfastError:

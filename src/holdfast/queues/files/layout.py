@@ -13,6 +13,18 @@ ends at the sum of its three numbers. Earlier releases wrote `<claimed_ms>+<held
 read as a lease of `held_ms` that was never renewed, which has the same end and at least the
 same length.
 
+pending/ is divided into segments of about two thousand tasks, because a flat folder never
+shrinks on ext4, so every poll would walk the holes of all files that it ever held. With
+segments a worker reads one listing and consumes it, whatever the backlog.
+
+    pending/1763237639123-9f2c01ab-0/    tasks of one producer, due when they came, from then on
+    pending/1763237639123-9f2c01ab-1s/   sealed: published complete, nothing will be added
+    pending/1763237640000-9f2c01ab-2/    delayed tasks: the time is a multiple of 2000
+
+Tasks that were due when they came are due whatever the clock says. If the clock was ahead
+then, their segment seems to begin in the future, and is read first, because it is older than
+the step of the clock.
+
 Digits are ASCII, because \\d would match the digits of every script, and int() reads those
 as well.
 """
@@ -20,14 +32,14 @@ as well.
 import os
 import re
 import shlex
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.errors import ConfigError, InvalidName, QueueNotFound
-from holdfast.queue.info import MessageInfo
-from holdfast.queues.files.directory import QueueDirectory, to_queue_unavailable
-from holdfast.queues.files.fsops import FsOps
+from holdfast.queue.info import MessageInfo, MessageState
+from holdfast.queues.files.directory import FsOps, QueueDirectory, to_queue_unavailable
 from holdfast.store.file_modes import MODES, Access, get_access, make_folders, require_no_file
 from holdfast.urls import check_name
 
@@ -87,8 +99,10 @@ def _make_missing_folders(directory: QueueDirectory) -> None:
     """Make the missing folders; pending/ last, because it shows that the queue exists."""
     for name in reversed(FOLDERS):
         directory.mkdir(name)
-    if directory.durable:
-        _sync_upwards(directory.folder, directory.fs)
+    if directory.durable:  # up to the folder of the root, which holds its entry
+        folder = directory.folder.absolute()  # `sync` starts a relative path in the queue
+        for level in (folder, *folder.parents[:4]):
+            directory.sync(str(level))
 
 
 def _check_access(folder: Path, access: Access) -> None:
@@ -109,16 +123,6 @@ def format_share_command(folder: Path) -> str:
     )
 
 
-def _sync_upwards(folder: Path, fs: FsOps) -> None:
-    """Sync the folder and its parents up to that of the root, which hold their entries."""
-    for level in (folder, *list(folder.absolute().parents)[:4]):
-        fd = fs.open(str(level), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fs.fsync(fd)
-        finally:
-            fs.close(fd)
-
-
 _TASK = r"(?P<key>[0-9a-f]{18})~(?P<fence>[0-9]{1,9})(?:-(?P<refunds>[0-9]{1,9}))?"
 PENDING = re.compile(_TASK + r"~(?P<due_ms>[0-9]{1,15})\.json")
 LEASED = re.compile(
@@ -128,8 +132,9 @@ LEASED = re.compile(
 COMPLETED = re.compile(_TASK + r"~(?P<worker>[0-9a-z]{1,16})~(?P<done_ms>[0-9]{1,15})\.json")
 FAILED = re.compile(_TASK + r"\.json")
 REASON = re.compile(_TASK + r"\.reason\.json")
-# A name that ends in "s" is a sealed segment, see segments.py.
+# A name that ends in "s" is a sealed segment.
 SEGMENT = re.compile(r"(?P<start_ms>[0-9]{13})-[0-9a-f]{1,16}-[0-9]{1,12}(?P<sealed>s?)")
+OPEN_MS = 2000  # how long one producer fills a segment; also the width for delayed tasks
 ID_HASH = re.compile(r"[0-9a-f]{40}")
 KEY = re.compile(r"[0-9a-f]{18}")
 MARK = re.compile(r"(?:dead|redrive)-(?P<key>[0-9a-f]{18})")  # see dedupe.py
@@ -141,7 +146,58 @@ BEAT = re.compile(
 CHECKPOINT = re.compile(r"(?P<fence>[0-9]{1,9})\.json")
 # One claim a second for three years. No queue has written a higher fence.
 MAX_FENCE = 99_999_999
-_LAST_FENCE = 999_999_999  # the highest fence that the patterns can read
+LAST_FENCE = 999_999_999  # the highest fence that the patterns can read
+
+
+def is_due_when_pushed(segment: str) -> bool:
+    """Return whether the tasks of a segment were due when they came, see above."""
+    return int(segment[:13]) % OPEN_MS != 0
+
+
+_PATTERNS = {
+    MessageState.PENDING: PENDING,
+    MessageState.LEASED: LEASED,
+    MessageState.COMPLETED: COMPLETED,
+    MessageState.FAILED: FAILED,
+}
+# The tasks of these states are in folders of their own, below the folder of the state.
+_FOLDER_PATTERNS = {MessageState.PENDING: SEGMENT, MessageState.COMPLETED: HOUR}
+
+
+def list_tasks(
+    directory: QueueDirectory, state: MessageState, first_folder: str = ""
+) -> Iterator[tuple[str, re.Match[str]]]:
+    """Yield the path of each task in a state, and what its name says, by path."""
+    for folder in _list_folders(directory, state):
+        if folder >= first_folder:
+            for name in sorted(directory.list_readable(folder)):
+                if match := _PATTERNS[state].fullmatch(name):
+                    yield f"{folder}/{name}", match
+
+
+def find_foreign(directory: QueueDirectory) -> list[str]:
+    """Find files and folders that the queue did not make and will not change."""
+    foreign = [
+        f"{folder}/{name}"
+        for state in MessageState
+        for folder in _list_folders(directory, state)
+        for name in directory.list_readable(folder)
+        if not _PATTERNS[state].fullmatch(name)
+        and not (state is MessageState.FAILED and REASON.fullmatch(name))
+    ]
+    return foreign + [
+        f"{state.value}/{name}"
+        for state, pattern in _FOLDER_PATTERNS.items()
+        for name in directory.list(state.value)
+        if not pattern.fullmatch(name)
+    ]
+
+
+def _list_folders(directory: QueueDirectory, state: MessageState) -> list[str]:
+    if (pattern := _FOLDER_PATTERNS.get(state)) is None:
+        return [state.value]
+    listed = sorted(directory.list(state.value))
+    return [f"{state.value}/{name}" for name in listed if pattern.fullmatch(name)]
 
 
 def format_beat(fence: int, beat_ms: int, progress: float | None) -> str:
@@ -172,8 +228,18 @@ class TaskName(NamedTuple):
         cancelled task for the one that it dead-letters. It rises by two, because with one it
         would be the name that a worker gives to a task that it finds out of attempts.
         """
-        fence, refunds = min(self.fence, _LAST_FENCE - 2), min(self.refunds, _LAST_FENCE - 2)
+        fence, refunds = min(self.fence, LAST_FENCE - 2), min(self.refunds, LAST_FENCE - 2)
         return self._replace(fence=fence + 2, refunds=refunds + 2)
+
+    @property
+    def failed_path(self) -> str:
+        """The path of the task as a dead letter."""
+        return f"failed/{self.stem}.json"
+
+    @property
+    def reason_path(self) -> str:
+        """The path of the dead letter's reason."""
+        return f"failed/{self.stem}.reason.json"
 
     @property
     def stem(self) -> str:
@@ -202,51 +268,12 @@ def to_task(info: MessageInfo) -> TaskName:
     return TaskName(info.key, info.fence, info.fence - info.attempts)
 
 
-def parse_claimed(match: re.Match[str]) -> tuple[TaskName, str]:
-    """Return what a matched task becomes with one more claim, and the stem of its new name.
-
-    The last fence that a name can carry is its own successor. Such a task is only
-    dead-lettered, and its name must stay one that operators' commands can read.
-    """
-    key, fence_text, refunds_text = match.group("key", "fence", "refunds")
-    fence = min(int(fence_text) + 1, _LAST_FENCE)
-    if not refunds_text:
-        return TaskName(key, fence, 0), f"{key}~{fence}"
-    task = TaskName(key, fence, int(refunds_text))
-    return task, task.stem
-
-
 def parse_deadline_ms(leased: re.Match[str]) -> int:
     """Return when the lease in a name matched by LEASED ends, on its holder's timeline."""
     claimed_ms, renewed_after_ms, lease_ms = leased.group(
         "claimed_ms", "renewed_after_ms", "lease_ms"
     )
     return int(claimed_ms) + int(renewed_after_ms or 0) + int(lease_ms)
-
-
-def format_failed_path(task: TaskName) -> str:
-    """Return the path of a dead letter."""
-    return f"failed/{task.stem}.json"
-
-
-def format_reason_path(task: TaskName) -> str:
-    """Return the path of a dead letter's reason."""
-    return f"failed/{task.stem}.reason.json"
-
-
-def format_id_path(id_hash: str) -> str:
-    """Return the path of an id's record."""
-    return f"ids/{id_hash}"
-
-
-def format_dead_mark_path(key: str) -> str:
-    """Return the path of the mark that a task is, or is about to be, a dead letter."""
-    return f"ids/dead-{key}"
-
-
-def format_redrive_mark_path(key: str) -> str:
-    """Return the path of the mark that a dead letter is about to move back."""
-    return f"ids/redrive-{key}"
 
 
 def has_hash(key: str, id_hash: str) -> bool:

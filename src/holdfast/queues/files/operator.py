@@ -15,106 +15,43 @@ from holdfast.queue.info import (
     MessageState,
     QueueStats,
     QueueWorker,
+    select_messages,
 )
 from holdfast.queue.operator import ANY_FIELDS, Progress, QueueOperator, ignore_progress
-from holdfast.queue.search import select_messages
 from holdfast.queues.files import layout
 from holdfast.queues.files.dead_letters import DeadLetterFolder
 from holdfast.queues.files.dedupe import LISTING_PASSES, WaitBudget
 from holdfast.queues.files.directory import QueueDirectory, is_deep
 from holdfast.queues.files.housekeeping import SWEEP_SECONDS, Housekeeping
 from holdfast.queues.files.layout import TaskName
-from holdfast.queues.files.segments import is_due_when_pushed
-from holdfast.queues.files.server_clock import ServerClock
 from holdfast.queues.files.task_notes import TaskNotes
-from holdfast.queues.files.workers import WorkerRegistry
+from holdfast.queues.files.workers import ServerClock, WorkerRegistry
 
-_PATTERNS = {
-    MessageState.PENDING: layout.PENDING,
-    MessageState.LEASED: layout.LEASED,
-    MessageState.COMPLETED: layout.COMPLETED,
-    MessageState.FAILED: layout.FAILED,
-}
-# The tasks of these states are in folders of their own, below the folder of the state.
-_FOLDER_PATTERNS = {MessageState.PENDING: layout.SEGMENT, MessageState.COMPLETED: layout.HOUR}
 _LIVE = (MessageState.PENDING, MessageState.LEASED)
 _SEEN_LATELY_SECONDS = 3600.0
 
 
-class TaskFiles:
-    """The files of a queue by state. It changes nothing."""
-
-    def __init__(
-        self, directory: QueueDirectory, server_clock: ServerClock, workers: WorkerRegistry
-    ) -> None:
-        self._directory, self._server_clock, self._workers = directory, server_clock, workers
-
-    def count_stats(self) -> QueueStats:
-        """Count the messages in each state."""
-        now_ms = self._server_clock.read_wall_ms()
-        due = [
-            _parse_due_ms(path, match, now_ms)
-            for path, match in self.list_files(MessageState.PENDING)
-        ]
-        ready = [ms for ms in due if ms <= now_ms]
-        leased = [m for _, m in self.list_files(MessageState.LEASED)]
-        return QueueStats(
-            ready=len(ready),
-            delayed=len(due) - len(ready),
-            leased=len(leased),
-            expired=sum(map(self._is_probably_expired, leased)),
-            completed=sum(1 for _ in self.list_files(MessageState.COMPLETED)),
-            failed=sum(1 for _ in self.list_files(MessageState.FAILED)),
-            foreign=len(self.find_foreign()),
-            oldest_ready_seconds=(now_ms - min(ready)) / 1000 if ready else None,
-        )
-
-    def _is_probably_expired(self, leased: re.Match[str]) -> bool:
-        """Estimate whether a lease has expired.
-
-        This is only for operators. A worker would watch a lease of another host first.
-        """
-        now = self._server_clock.clock.monotonic()
-        ended = self._workers.has_ended(leased, now)
-        if ended is None:
-            return layout.parse_deadline_ms(leased) <= self._server_clock.to_stamp_ms(now)
-        return ended
-
-    def find_foreign(self) -> list[str]:
-        """Find files and folders that the queue did not make and will not change."""
-        foreign = []
-        for state in MessageState:
-            for folder in self._list_folders(state):
-                foreign += [
-                    f"{folder}/{name}"
-                    for name in self._directory.list_readable(folder)
-                    if not _PATTERNS[state].fullmatch(name)
-                    and not (state is MessageState.FAILED and layout.REASON.fullmatch(name))
-                ]
-        for state, pattern in _FOLDER_PATTERNS.items():
-            foreign += [
-                f"{state.value}/{name}"
-                for name in self._directory.list(state.value)
-                if not pattern.fullmatch(name)
-            ]
-        return foreign
-
-    def _list_folders(self, state: MessageState) -> list[str]:
-        if (pattern := _FOLDER_PATTERNS.get(state)) is None:
-            return [state.value]
-        listed = sorted(self._directory.list(state.value))
-        return [f"{state.value}/{name}" for name in listed if pattern.fullmatch(name)]
-
-    def list_files(
-        self, state: MessageState, first_folder: str = ""
-    ) -> Iterator[tuple[str, re.Match[str]]]:
-        """Yield the path of each task in a state, and what its name says."""
-        for folder in self._list_folders(state):
-            if folder < first_folder:
-                continue
-            for name in sorted(self._directory.list_readable(folder)):
-                if match := _PATTERNS[state].fullmatch(name):
-                    yield f"{folder}/{name}", match
+def count_stats(
+    directory: QueueDirectory, server_clock: ServerClock, workers: WorkerRegistry
+) -> QueueStats:
+    """Count the messages in each state."""
+    now_ms, now = server_clock.read_wall_ms(), server_clock.clock.monotonic()
+    pending, leased, completed, failed = (
+        layout.list_tasks(directory, state) for state in MessageState
+    )
+    due = [_parse_due_ms(path, match, now_ms) for path, match in pending]
+    ready = [ms for ms in due if ms <= now_ms]
+    expired = [workers.has_probably_ended(match, now) for _, match in leased]
+    return QueueStats(
+        ready=len(ready),
+        delayed=len(due) - len(ready),
+        leased=len(expired),
+        expired=sum(expired),
+        completed=sum(1 for _ in completed),
+        failed=sum(1 for _ in failed),
+        foreign=len(layout.find_foreign(directory)),
+        oldest_ready_seconds=(now_ms - min(ready)) / 1000 if ready else None,
+    )
 
 
 class FilesOperator(QueueOperator):
@@ -135,14 +72,8 @@ class FilesOperator(QueueOperator):
         self._directory, self._server_clock, self._workers = directory, server_clock, workers
         self._notes = notes
         self._dead_letters, self._housekeeping = dead_letters, housekeeping
-        self._files = TaskFiles(directory, server_clock, workers)
 
     # -- reading
-
-    def count_stats(self) -> QueueStats:
-        """Count the messages in each state."""
-        with self._directory.translate_errors():
-            return self._files.count_stats()
 
     def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
         with self._directory.translate_errors():
@@ -152,7 +83,7 @@ class FilesOperator(QueueOperator):
         self, state: MessageState, *, deep: bool = False
     ) -> Iterator[MessageInfo]:
         """List the messages in a state; if `deep`, with history and checkpoint."""
-        for path, match in self._files.list_files(state):
+        for path, match in layout.list_tasks(self._directory, state):
             if (info := self._read_info(state, path, match, deep=deep)) is not None:
                 yield info
 
@@ -163,7 +94,7 @@ class FilesOperator(QueueOperator):
         page: list[MessageInfo] = []
         last = None
         with self._directory.translate_errors():
-            for path, match in self._files.list_files(state):
+            for path, match in layout.list_tasks(self._directory, state):
                 if after is not None and path <= after:
                     continue
                 if len(page) == limit:
@@ -184,7 +115,9 @@ class FilesOperator(QueueOperator):
         first_hour = f"completed/{to_utc(since_ms / 1000):%Y-%m-%dT%H}"
         counts = [0] * minutes
         with self._directory.translate_errors():
-            for _, match in self._files.list_files(MessageState.COMPLETED, first_hour):
+            for _, match in layout.list_tasks(
+                self._directory, MessageState.COMPLETED, first_hour
+            ):
                 done_ms = int(match["done_ms"])
                 if since_ms <= done_ms < now_ms:
                     counts[(done_ms - since_ms) // 60_000] += 1
@@ -200,7 +133,7 @@ class FilesOperator(QueueOperator):
         """Find all messages of an id or key, with history, checkpoint and path."""
         id_hash = layout.hash_id(message_id)
         for state in states:
-            for path, match in self._files.list_files(state):
+            for path, match in layout.list_tasks(self._directory, state):
                 if layout.has_hash(match["key"], id_hash) or match["key"] == message_id:
                     info = self._read_info(state, path, match, deep=True)
                     if info and message_id in (info.id, info.key):
@@ -249,7 +182,7 @@ class FilesOperator(QueueOperator):
         return to_utc(_parse_due_ms(path, match, self._server_clock.read_wall_ms()) / 1000)
 
     def _read_reason(self, task: TaskName) -> str:
-        if (data := self._directory.read_json(layout.format_reason_path(task))) is None:
+        if (data := self._directory.read_json(task.reason_path)) is None:
             return "unknown: its reason file is missing or cannot be read"
         reason = data.get("reason")
         return reason if isinstance(reason, str) else "unknown: its reason file holds no text"
@@ -299,8 +232,7 @@ class FilesOperator(QueueOperator):
     ) -> int:
         letters = self._dead_letters
         with self._directory.translate_errors():
-            tasks = letters.list_all() if message_id is None else letters.find(message_id)
-            return letters.redrive(tasks, on_progress)
+            return letters.redrive(list(letters.find(message_id)), on_progress)
 
     def redrive_many(self, messages: Sequence[MessageInfo]) -> int:
         with self._directory.translate_errors():
@@ -308,7 +240,7 @@ class FilesOperator(QueueOperator):
 
     def drop(self, message_id: str) -> int:
         with self._directory.translate_errors():
-            tasks = self._dead_letters.find(message_id)
+            tasks = list(self._dead_letters.find(message_id))
             return sum(self._dead_letters.drop(task, message_id) for task in tasks)
 
     def drop_many(self, messages: Sequence[MessageInfo]) -> int:
@@ -335,5 +267,5 @@ class FilesOperator(QueueOperator):
 def _parse_due_ms(path: str, pending: re.Match[str], now_ms: int) -> int:
     """Return when a task is due, which is now if it was due under a clock that was ahead."""
     due_ms = int(pending["due_ms"])
-    is_due = due_ms > now_ms and is_due_when_pushed(path.split("/")[1])
+    is_due = due_ms > now_ms and layout.is_due_when_pushed(path.split("/")[1])
     return now_ms if is_due else due_ms

@@ -5,17 +5,74 @@ import os
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from threading import Lock
 
 from holdfast.errors import QueueUnavailable
 from holdfast.queues.files.dedupe import DedupeIndex
 from holdfast.queues.files.directory import QueueDirectory
-from holdfast.queues.files.housekeeping import RecordCheck
-from holdfast.queues.files.segments import SegmentWriter
-from holdfast.queues.files.server_clock import ServerClock
+from holdfast.queues.files.housekeeping import Housekeeping
+from holdfast.queues.files.layout import OPEN_MS
+from holdfast.queues.files.workers import ServerClock
+
+MAX_SEGMENT_TASKS = 2000
 
 OutgoingTask = tuple[str, bytes, str | None]
 """The hash of a message's id, its body, and its headers as JSON."""
+
+
+@dataclass(slots=True)
+class _OpenSegment:
+    path: str
+    start_ms: int
+    count: int = 0
+
+
+class SegmentWriter:
+    """Chooses the segment of a producer's next task. Not shared between threads."""
+
+    def __init__(self, directory: QueueDirectory, token: str) -> None:
+        self._directory, self._token = directory, token
+        self._sequence = 0
+        self._open: dict[int, _OpenSegment] = {}  # by their start; 0 for tasks that are due
+
+    def choose_segment(self, due_ms: int, now_ms: int) -> str:
+        """Return the segment for a task that is due then, and make it if it is missing."""
+        slot = 0 if due_ms <= now_ms else due_ms - due_ms % OPEN_MS
+        segment = self._open.get(slot)
+        # If the clock was set back, a task in a segment of the earlier time would come before
+        # older ones.
+        if (
+            segment is None
+            or segment.count >= MAX_SEGMENT_TASKS
+            or not (slot or segment.start_ms <= now_ms < segment.start_ms + OPEN_MS)
+        ):
+            segment = self._make(slot, now_ms)
+        segment.count += 1
+        return segment.path
+
+    def _make(self, slot: int, now_ms: int) -> _OpenSegment:
+        start_ms = slot or _begin_at_once(now_ms)
+        path = f"pending/{self._name(start_ms)}"
+        self._directory.refuse_links("tmp", "pending")
+        self._directory.make_folder(path)
+        open_ = self._open.items()
+        self._open = {ms: s for ms, s in open_ if not ms or ms + OPEN_MS > now_ms}
+        segment = self._open[slot] = _OpenSegment(path, start_ms)
+        return segment
+
+    def name_sealed_segment(self, due_ms: int, now_ms: int) -> str:
+        """Return the name of a new segment that its producer will publish in one step."""
+        start_ms = _begin_at_once(now_ms) if due_ms <= now_ms else due_ms - due_ms % OPEN_MS
+        return f"{self._name(start_ms)}s"
+
+    def _name(self, start_ms: int) -> str:
+        self._sequence += 1
+        return f"{start_ms:013d}-{self._token}-{self._sequence}"
+
+
+def _begin_at_once(now_ms: int) -> int:
+    return now_ms if now_ms % OPEN_MS else now_ms - 1  # a multiple would mean delayed tasks
 
 
 class Producer:
@@ -26,10 +83,10 @@ class Producer:
         directory: QueueDirectory,
         server_clock: ServerClock,
         dedupe: DedupeIndex,
-        record_check: RecordCheck,
+        housekeeping: Housekeeping,
     ) -> None:
         self._directory, self._server_clock, self._dedupe = directory, server_clock, dedupe
-        self._record_check = record_check
+        self._housekeeping = housekeeping
         self._nonce = secrets.randbits(40)
         self._count = itertools.count()
         self._segments = SegmentWriter(directory, secrets.token_hex(4))
@@ -46,20 +103,10 @@ class Producer:
         self, id_hash: str, body: bytes, delay_seconds: float, headers: str | None = None
     ) -> None:
         """Push one message. If it raises, the message was not pushed."""
-        directory = self._directory
         key = self.make_key(id_hash)
-        aside = f"tmp/{key}"
         target = self.choose_path(f"{key}~0", delay_seconds)
-        try:
-            directory.write(aside, body, headers)
-            if directory.durable:
-                directory.sync(aside)
-            if not directory.rename(aside, target):
-                directory.publish(aside, target)  # its segment may have to be made again
-        except BaseException:
-            directory.discard(aside)
-            raise
-        if directory.durable:
+        self._directory.put(target, body, headers, f"tmp/{key}")
+        if self._directory.durable:
             self._sync_or_take_back(os.path.dirname(target), [target])
 
     def push_batch(self, batch: Sequence[OutgoingTask], delay_seconds: float) -> None:
@@ -95,7 +142,7 @@ class Producer:
         """Push one message unless its id is taken, see dedupe.py. Return whether it was."""
         pushed = self._push_unless_alive(id_hash, body, delay_seconds, headers)
         # Without the id lock, because the check takes the locks of other ids.
-        if not pushed and self._record_check.run_if_due():
+        if not pushed and self._housekeeping.free_lost_ids_if_due():
             pushed = self._push_unless_alive(id_hash, body, delay_seconds, headers)
         return pushed
 
@@ -116,18 +163,12 @@ class Producer:
                 self.sync_parent(target)
             except BaseException as error:
                 with suppress(OSError):
-                    self._take_back(id_hash, key, target, error)
+                    # A task that a worker has claimed by then stays, and keeps its id.
+                    taken_back = self._dedupe.withdraw(id_hash, key, target)
+                    if not taken_back and isinstance(error, QueueUnavailable):
+                        self._dedupe.free_if_owned_by(id_hash, key)  # tmp/ was emptied
                 raise
             return True
-
-    def _take_back(self, id_hash: str, key: str, target: str, error: BaseException) -> None:
-        """With the id lock: remove a push that raises, and free its id.
-
-        A task that a worker has claimed by then stays, and keeps its id.
-        """
-        taken_back = self._dedupe.withdraw(id_hash, key, target)
-        if not taken_back and isinstance(error, QueueUnavailable):  # tmp/ was emptied
-            self._dedupe.free_if_owned_by(id_hash, key)
 
     def choose_path(self, stem: str, delay_seconds: float) -> str:
         """Choose a path in pending/ for a task that is due after the delay."""

@@ -26,46 +26,25 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, Unpack
 
-from holdfast.errors import (
-    ConfigError,
-    HoldfastError,
-    LeaseLost,
-)
+from holdfast.errors import ConfigError, LeaseLost
 from holdfast.lease import after_fork
 from holdfast.lease.clock import to_utc
 from holdfast.lease.lease import RENEWED, Lease, Refused, Renewal, Unanswered
 from holdfast.queue.admission import Delivery
-from holdfast.queue.manager import (
-    QueueKeywords,
-    QueueManager,
-    QueueStats,
-    encode_checkpoint,
-)
-from holdfast.queue.message import (
-    AnyMessage,
-    M,
-    get_lease,
-    pack_headers,
-    unpack_headers,
-)
+from holdfast.queue.info import QueueStats
+from holdfast.queue.manager import QueueKeywords, QueueManager, encode_checkpoint
+from holdfast.queue.message import AnyMessage, M, get_lease, pack_headers, unpack_headers
 from holdfast.queues.files import layout
-from holdfast.queues.files.claims import (
-    TAKEN_AWAY,
-    Claim,
-    Claimer,
-    make_lease_lost,
-)
-from holdfast.queues.files.dead_letters import DeadLetterFolder
-from holdfast.queues.files.dedupe import DedupeIndex, WaitBudget
-from holdfast.queues.files.directory import to_holdfast_error, to_queue_unavailable
-from holdfast.queues.files.fsops import FsOps
-from holdfast.queues.files.housekeeping import SWEEP_SECONDS, Housekeeping, RecordCheck
+from holdfast.queues.files.claims import TAKEN_AWAY, Claim, Claimer, make_lease_lost
+from holdfast.queues.files.dead_letters import Cause, DeadLetterFolder
+from holdfast.queues.files.dedupe import DedupeIndex
+from holdfast.queues.files.directory import FsOps, to_queue_unavailable
+from holdfast.queues.files.housekeeping import Housekeeping
 from holdfast.queues.files.layout import MAX_FENCE, TaskName
-from holdfast.queues.files.operator import FilesOperator
+from holdfast.queues.files.operator import FilesOperator, count_stats
 from holdfast.queues.files.producer import OutgoingTask, Producer
-from holdfast.queues.files.server_clock import ServerClock
 from holdfast.queues.files.task_notes import TaskNotes
-from holdfast.queues.files.workers import WorkerRegistry
+from holdfast.queues.files.workers import ServerClock, WorkerRegistry
 from holdfast.store.file_modes import MODES, Access
 
 # push_many publishes this many messages together, if they are not larger than this.
@@ -125,9 +104,11 @@ class FilesystemQueue(QueueManager[M]):
 
     def _build_process_state(self) -> None:
         """Build the parts that hold this process's identity, which a fork must not share."""
-        record_check = RecordCheck(self._directory, self._dedupe, self.clock)
+        housekeeping = Housekeeping(
+            self._directory, self._server_clock, self._notes, self._dedupe
+        )
         self._producer = Producer(
-            self._directory, self._server_clock, self._dedupe, record_check
+            self._directory, self._server_clock, self._dedupe, housekeeping
         )
         self._claimer: Claimer | None = None
         self._claim_lock = Lock()
@@ -135,9 +116,7 @@ class FilesystemQueue(QueueManager[M]):
         self._dead_letters = DeadLetterFolder(
             self._directory, self._producer, self._notes, self._dedupe, self._server_clock
         )
-        self._housekeeping = Housekeeping(
-            self._directory, self._server_clock, self._notes, self._dedupe, record_check
-        )
+        self._housekeeping = housekeeping
         self.operator: FilesOperator = FilesOperator(
             self.name,
             self.capabilities,
@@ -157,7 +136,8 @@ class FilesystemQueue(QueueManager[M]):
             self._check_delay(delay_seconds)
         push = self._producer.push_once if self.dedupe else self._producer.push
         try:
-            push(layout.hash_id(message.id), body, delay_seconds, self._pack_headers(message))
+            headers = None if self.tracing is None else pack_headers(message)
+            push(layout.hash_id(message.id), body, delay_seconds, headers)
         except OSError as error:
             raise to_queue_unavailable(self.folder, error) from error
         return message.id
@@ -173,14 +153,12 @@ class FilesystemQueue(QueueManager[M]):
             if len(batch) >= MAX_BATCH_MESSAGES or size + len(body) > MAX_BATCH_BYTES:
                 self._push_batch(batch, delay_seconds)
                 batch, size = [], 0
-            batch.append((layout.hash_id(message.id), body, self._pack_headers(message)))
+            headers = None if self.tracing is None else pack_headers(message)
+            batch.append((layout.hash_id(message.id), body, headers))
             size += len(body)
             pushed.append(message.id)
         self._push_batch(batch, delay_seconds)
         return pushed
-
-    def _pack_headers(self, message: M) -> str | None:
-        return None if self.tracing is None else pack_headers(message)
 
     def _push_batch(self, batch: Sequence[OutgoingTask], delay_seconds: float) -> None:
         with self._directory.translate_errors():
@@ -197,19 +175,20 @@ class FilesystemQueue(QueueManager[M]):
         try:
             with self._claim_lock:
                 claimer = self._claimer or self._register()
+                claimer.reader.may_list = True
                 while len(deliveries) < limit:
                     asked_at = self.clock.monotonic()
                     if (claim := claimer.claim_next(asked_at)) is None:
                         break
                     if (delivery := self._read(claim, asked_at)) is not None:
                         deliveries.append(delivery)
-        except (OSError, HoldfastError) as error:
+        except OSError as error:
             if not deliveries:  # messages claimed before the error must still be returned
-                raise to_holdfast_error(self.folder, error) from error
+                raise to_queue_unavailable(self.folder, error) from error
         return deliveries
 
     def _register(self) -> Claimer:
-        self._housekeeping.sweep_leftovers(SWEEP_SECONDS, WaitBudget(0.0))
+        self._housekeeping.sweep_leftovers()
         self._claimer = claimer = Claimer(
             self._directory, self._server_clock, self._workers, self._random, self.lease_seconds
         )
@@ -320,9 +299,7 @@ class FilesystemQueue(QueueManager[M]):
         with self._directory.translate_errors():
             lost = self._put_back(claim, claim.task, delay_seconds)
         if lost is None:
-            with suppress(OSError):  # the task has moved, even if a card cannot be read
-                worker_id = self._workers.get_worker_id(claim.worker)
-                self._notes.add_attempt(claim.task, "retried", worker_id, reason, detail)
+            self._notes.add_attempt(claim.task, "retried", claim.worker_id, reason, detail)
         return lost
 
     def _release(self, lease: Lease, delay_seconds: float = 0.0) -> LeaseLost | None:
@@ -333,12 +310,12 @@ class FilesystemQueue(QueueManager[M]):
         claim: Claim = lease.handle
         if lease.attempt < claim.task.attempts:  # this claim is not charged
             claim.task = claim.task.refunded()
+        cause = Cause(lease.message_id, claim.worker_id, reason, detail)
         with self._directory.translate_errors():
-            worker_id = self._workers.get_worker_id(claim.worker)
-            lost = self._dead_letters.add(claim, lease.message_id, reason, detail, worker_id)
-        if lost is None:
-            self._notes.add_attempt(claim.task, "dead-lettered", worker_id, reason, detail)
-        return lost
+            is_dead = self._dead_letters.add(
+                claim.task, cause, lambda path: claim.settle(self._directory, path) is None
+            )
+        return None if is_dead else make_lease_lost()
 
     # -- checkpoints
 
@@ -360,7 +337,8 @@ class FilesystemQueue(QueueManager[M]):
     # -- for operators
 
     def stats(self) -> QueueStats:
-        return self.operator.count_stats()
+        with self._directory.translate_errors():
+            return count_stats(self._directory, self._server_clock, self._workers)
 
     def close(self) -> None:
         self._directory.close()

@@ -20,7 +20,7 @@ from holdfast.queue.message import MAX_BYTES
 from holdfast.queues.files import layout
 from holdfast.queues.files.directory import QueueDirectory
 from holdfast.queues.files.layout import TaskName
-from holdfast.queues.files.server_clock import ServerClock
+from holdfast.queues.files.workers import ServerClock
 
 _MAX_DETAIL = 8000  # characters of a traceback, enough to act on
 

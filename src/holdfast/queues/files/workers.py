@@ -1,4 +1,7 @@
-"""The workers of a queue, and whether a lease of one of them has ended.
+"""The workers of a queue, their clocks, and whether a lease of one of them has ended.
+
+Deadlines in names are milliseconds on the writer's timeline: its monotonic clock (which
+never jumps and counts suspend) plus an offset to the file server's clock, measured once.
 
 The token in a leased file's name leads to the card of its worker. A worker that shares this
 process's monotonic clock has deadlines that can be compared. Any other lease is watched: a
@@ -25,17 +28,118 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from heapq import nsmallest
+from math import ceil
+from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeFloat
 
-from holdfast.lease.clock import to_utc
-from holdfast.queue.manager import QueueWorker
+from holdfast.errors import QueueUnavailable
+from holdfast.lease.clock import Clock, to_utc
+from holdfast.queue.info import QueueWorker
 from holdfast.queues.files import layout
 from holdfast.queues.files.directory import QueueDirectory
-from holdfast.queues.files.server_clock import SAME_OFFSET_SECONDS, ServerClock
 from holdfast.version import read_version
 
 SEEN_INTERVAL_SECONDS = 10.0
+PROBE = "workers/.clock"
+# A local disk stamps files from this host's clock, only coarser. Clocks that differ by less
+# than this count as the same clock.
+SAME_CLOCK_SECONDS = 0.1
+# Processes with one monotonic clock measure about the same offset. If the offsets differ by
+# more, the machine is a clone, or a clock was set between the two measurements.
+SAME_OFFSET_SECONDS = 0.25
+# A process may be paused while it measures. A measurement that took longer is repeated.
+MAX_MEASUREMENT_SECONDS = 0.1
+MAX_MEASUREMENTS = 5
+
+
+def read_boot_id() -> str:
+    """Return an id that all processes share since this machine started; empty if unknown."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def read_time_namespace() -> str:
+    """Return the identity of our time namespace; empty where the kernel has none.
+
+    The offsets belong to it, because the number of a namespace that ended is used again.
+    """
+    try:
+        offsets = Path("/proc/self/timens_offsets").read_text().split()
+        return " ".join([os.readlink("/proc/self/ns/time"), *offsets])
+    except OSError:
+        return ""
+
+
+def read_server_time(directory: QueueDirectory) -> float:
+    """Return the file server's time, from the stamp that it puts on a file written now."""
+    if directory.fs.server_time is not None:
+        return directory.fs.server_time()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with directory.open_file(PROBE, flags) as fd:
+        directory.fs.utime(fd)
+        return directory.fs.stat(fd).st_mtime
+
+
+class ClockMeasurement(NamedTuple):
+    """The file server's clock, relative to our wall clock and to our monotonic clock."""
+
+    duration_seconds: float
+    skew: float
+    offset: float
+
+
+class ServerClock:
+    """This process's reading of the file server's clock."""
+
+    def __init__(self, directory: QueueDirectory, clock: Clock) -> None:
+        self._directory, self.clock = directory, clock
+        self.boot_id, self.time_namespace = read_boot_id(), read_time_namespace()
+        self.offset = self._measure().offset
+
+    def _measure(self) -> ClockMeasurement:
+        """Measure until one measurement is quick, a few times at most; keep the quickest."""
+        try:
+            best = self._measure_once()
+            for _ in range(MAX_MEASUREMENTS - 1):
+                if best.duration_seconds <= MAX_MEASUREMENT_SECONDS:
+                    break
+                best = min(best, self._measure_once())
+        except OSError:  # for example read-only: good enough to inspect; a write will raise
+            best = ClockMeasurement(0.0, 0.0, self.clock.time() - self.clock.monotonic())
+        self._skew = 0.0 if abs(best.skew) < SAME_CLOCK_SECONDS else best.skew
+        return best
+
+    def _measure_once(self) -> ClockMeasurement:
+        """Read both own clocks before and after the server's, and use their middle.
+
+        A pause shifts the result by at most half of its duration, and it shows in
+        `duration_seconds`.
+        """
+        began, wall_began = self.clock.monotonic(), self.clock.time()
+        server = read_server_time(self._directory)
+        wall_ended, ended = self.clock.time(), self.clock.monotonic()
+        return ClockMeasurement(
+            duration_seconds=ended - began,
+            skew=server - (wall_began + wall_ended) / 2,
+            offset=server - (began + ended) / 2,
+        )
+
+    def to_stamp_ms(self, now: float) -> int:
+        """Convert a monotonic time to the form in names, rounded up in the holder's favour."""
+        return ceil((now + self.offset) * 1000)
+
+    def read_wall_ms(self) -> int:
+        """Return the wall time for due times, on which producers and workers must agree."""
+        return int((self.clock.time() + self._skew) * 1000)
+
+    def measure_server_ms(self) -> int:
+        """Measure the file server's time. Wall times follow this measurement from now on."""
+        offset = self._measure().offset
+        return int((self.clock.monotonic() + offset) * 1000)
 
 
 class WorkerCard(BaseModel):
@@ -171,6 +275,16 @@ class WorkerRegistry:
             else layout.parse_deadline_ms(leased) <= (now + offset) * 1000
         )
 
+    def has_probably_ended(self, leased: re.Match[str], now: float) -> bool:
+        """Estimate whether a lease has ended, for operators.
+
+        A worker would watch a lease of another host first.
+        """
+        ended = self.has_ended(leased, now)
+        if ended is None:
+            return layout.parse_deadline_ms(leased) <= self._server_clock.to_stamp_ms(now)
+        return ended
+
     def _compute_shared_offset(self, card: WorkerCard | None) -> float | None:
         """Return the offset of a worker's timeline to our monotonic clock, None if unknown.
 
@@ -223,8 +337,8 @@ class LeaseWatch:
 
     def __init__(self, directory: QueueDirectory, server_clock: ServerClock) -> None:
         self._directory, self._server_clock = directory, server_clock
-        host = _hash_identity(server_clock.boot_id, server_clock.time_namespace)
-        self._path = f"workers/.watched-{host}"
+        host = f"{server_clock.boot_id} {server_clock.time_namespace}".encode()
+        self._path = f"workers/.watched-{hashlib.blake2b(host, digest_size=8).hexdigest()}"
         self._first_seen: dict[str, float] = {}
         self._shared: set[str] = set()
         self._share_at = 0.0
@@ -278,18 +392,10 @@ class LeaseWatch:
             clock_offset=self._server_clock.offset,
             first_seen={name: self._first_seen[name] for name in oldest},
         )
-        aside = f"tmp/{secrets.token_hex(8)}"
-        try:
-            self._directory.write(aside, observations.model_dump_json().encode())
-            self._directory.rename(aside, self._path)
-        except OSError:  # for example a full disk: the next process has to start from zero
-            with suppress(OSError):
-                self._directory.remove(aside)
+        # If that fails, for example on a full disk, the next process has to start from zero.
+        with suppress(OSError, QueueUnavailable):
+            self._directory.put(self._path, observations.model_dump_json().encode())
 
 
 def _parse_length_seconds(leased: re.Match[str]) -> float:
     return (int(leased["lease_ms"]) * CLOCK_RATE + NAME_GRAIN_MS) / 1000
-
-
-def _hash_identity(*identity: str) -> str:
-    return hashlib.blake2b(" ".join(identity).encode(), digest_size=8).hexdigest()

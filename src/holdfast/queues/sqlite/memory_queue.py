@@ -13,7 +13,7 @@ from holdfast.queue.manager import QueueKeywords, QueueManager
 from holdfast.queue.message import AnyMessage, M
 from holdfast.queues.sqlite.queue import PUSH, SQLiteQueue
 from holdfast.queues.sqlite.schema import QUEUES
-from holdfast.store.sqlite.memory import MemoryDatabase
+from holdfast.store.sqlite.database import MemoryDatabase
 from holdfast.testing.clock import SkippingClock
 
 # After a claim, a worker passes the lease to its keeper within this time.
@@ -80,7 +80,7 @@ class MemoryQueue(SQLiteQueue[M]):
             message_id = None
         if not isinstance(message_id, str):
             message_id = "unknown"
-        values = (self._queue_no, self._timeline.read_ms(), self.dedupe, message_id, body)
+        values = (self._queue_no, self._read_ms(), self.dedupe, message_id, body)
         self._database.execute(PUSH, values)
 
     def _make_lease(self, delivery: Delivery, message_id: str, attempt: int) -> Lease:
@@ -111,14 +111,14 @@ class MemoryQueue(SQLiteQueue[M]):
         watched = {(lease.handle, lease.fence) for lease in leases}
         # A transaction, so that no message is claimed before the clock has skipped.
         with self._database.begin_write() as connection:
-            since_ms = self._timeline.read_ms() - _HAND_OVER_MS
+            since_ms = self._read_ms() - _HAND_OVER_MS
             claims = connection.execute(_NEW_CLAIMS, (self._queue_no, since_ms)).fetchall()
             if not watched.issuperset(claims):
                 return None
             [at_ms] = connection.execute(_NEXT_CLAIM, (self._queue_no,)).fetchone()
             if at_ms is None or any(lease.live for lease in leases):
                 return False
-            clock.skip_to(self._timeline.read_seconds_at(at_ms))
+            clock.skip_to((at_ms - self._offset_ms) / 1000)
             return True
 
 

@@ -8,7 +8,8 @@ purge    COMPLETED ─▶ gone
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from sqlite3 import Connection
 from typing import Any
@@ -21,6 +22,8 @@ from holdfast.queue.info import (
     MessagePage,
     MessageState,
     QueueWorker,
+    contains_text,
+    has_fields,
 )
 from holdfast.queue.operator import ANY_FIELDS, Progress, QueueOperator, ignore_progress
 from holdfast.queues.sqlite.inspection import (
@@ -31,15 +34,17 @@ from holdfast.queues.sqlite.inspection import (
     has_table,
     is_text,
     make_infos,
+    parse_body,
 )
 from holdfast.queues.sqlite.schema import COMPLETED, FAILED, create_results
-from holdfast.queues.sqlite.search import search
-from holdfast.queues.sqlite.timeline import Timeline
 from holdfast.store.sqlite.database import Database
-from holdfast.store.sqlite.rows import cast_columns
+from holdfast.store.sqlite.rows import cast_columns, decode_text, read_rows
 
 _MAX_ROWS = 500  # in one transaction
 _PAGE = 100  # messages per read, so that a slow reader keeps no transaction open
+# Messages that one transaction of a search looks at. A longer one would keep the log from being
+# truncated while it lasts.
+_SEARCH_PAGE = 1000
 _POSITION = re.compile(r"([0-9]{1,15})-([0-9]{1,15})")
 _KEY = re.compile(r"[0-9]{1,18}")
 _MAX_WORKERS = 1000
@@ -65,8 +70,20 @@ WITH RECURSIVE minutes(since_ms) AS (
 SELECT (SELECT count(*) {IN_STATE} = 2 AND at_ms > since_ms AND at_ms <= since_ms + 60000)
     AS count FROM minutes
 """
+_ERROR = """
+(has_error(CAST(reason AS BLOB)) OR EXISTS (
+    SELECT 1 FROM attempts
+    WHERE attempts.message_no = messages.message_no
+    AND has_error(CAST(attempts.reason AS BLOB))))
+"""
+# A body without this text cannot have it as a value, unless it has escapes or is not UTF-8.
+_MAY_HAVE_TEXT = """
+(instr(CAST(body AS BLOB), ?) OR instr(CAST(body AS BLOB), x'5C')
+    OR instr(CAST(body AS BLOB), x'00'))
+"""
 
-_ADD_ATTEMPT = """
+# Of a message's history: message_no, attempt, outcome, at_ms, worker_no, reason, detail
+ADD_ATTEMPT = """
 INSERT INTO attempts
 SELECT ?1, ifnull(max(entry_no), 0) + 1, ?2, ?3, ?4, ?5, ?6, ?7
 FROM attempts WHERE message_no = ?1
@@ -105,21 +122,6 @@ WHERE queue_no = ? AND state = 4 AND message_no < (SELECT max(message_no) FROM m
 """
 
 
-def add_attempt(
-    connection: Connection,
-    message_no: int,
-    attempt: int,
-    outcome: str,
-    at_ms: int,
-    worker_no: int | None,
-    reason: str,
-    detail: str | None = None,
-) -> None:
-    """Add an entry to a message's history, within a transaction of the caller."""
-    values = (message_no, attempt, outcome, at_ms, worker_no, reason, detail)
-    connection.execute(_ADD_ATTEMPT, values)
-
-
 class SQLiteOperator(QueueOperator):
     """The raw access of operators to one queue in a database."""
 
@@ -129,10 +131,10 @@ class SQLiteOperator(QueueOperator):
         capabilities: frozenset[str],
         database: Database,
         queue_no: int,
-        timeline: Timeline,
+        read_ms: Callable[[], int],
     ) -> None:
         super().__init__(name, capabilities)
-        self._database, self._queue_no, self._timeline = database, queue_no, timeline
+        self._database, self._queue_no, self._read_ms = database, queue_no, read_ms
 
     # -- reading
 
@@ -188,21 +190,18 @@ class SQLiteOperator(QueueOperator):
     def workers(self) -> list[QueueWorker]:
         if not has_table(self._database, "worker_notes"):
             return []
-        since_ms = self._timeline.read_ms() - _SEEN_LATELY_MS
+        since_ms = self._read_ms() - _SEEN_LATELY_MS
         return [
             QueueWorker(
-                worker_id=row["worker_id"],
-                host=row["host"],
-                pid=row["pid"],
-                last_seen=to_utc(row["seen_ms"] / 1000),
-                version=row["version"],
-                started=to_utc(row["started_ms"] / 1000),
+                last_seen=to_utc(row.pop("seen_ms") / 1000),
+                started=to_utc(row.pop("started_ms") / 1000),
+                **row,
             )
             for row in self._database.query(_WORKERS, (self._queue_no, since_ms, _MAX_WORKERS))
         ]
 
     def count_completed(self, minutes: int = 60) -> list[int]:
-        now_ms = self._timeline.read_ms()
+        now_ms = self._read_ms()
         values = self._queue_no, now_ms - minutes * 60_000, now_ms
         return [row["count"] for row in self._database.query(_COMPLETED, values)]
 
@@ -236,8 +235,55 @@ class SQLiteOperator(QueueOperator):
         limit: int = 100,
         on_progress: Progress = ignore_progress,
     ) -> Iterator[MessageInfo]:
-        found = search(self._database, self._queue_no, state, where, error, on_progress)
-        yield from islice(found, limit)
+        """Yield messages in the order of their pushes.
+
+        The numbers of messages do not change, so none is yielded twice or missed. SQLite calls
+        the rules of queue/info.py for each row that contains the texts searched for.
+        """
+        yield from islice(self._search(state, where, error, on_progress), limit)
+
+    def _search(
+        self,
+        state: MessageState | None,
+        where: Mapping[str, str],
+        error: str | None,
+        on_progress: Progress,
+    ) -> Iterator[MessageInfo]:
+        # The + keeps SQLite from using the index of states, in which a page is not together.
+        states = "0, 1, 2, 3" if state is None else STATES.index(state)
+        scope = f"+queue_no = {self._queue_no} AND +state IN ({states})"
+        conditions = [f"message_no BETWEEN ? AND ? AND {scope}"]
+        if error is not None:
+            conditions.append(_ERROR)
+        texts = [text.encode() for text in where.values() if _is_written_as_it_is(text)]
+        conditions += [_MAY_HAVE_TEXT] * len(texts)
+        if where:
+            conditions.append("has_fields(CAST(body AS BLOB))")
+        wanted = " AND ".join(conditions)
+        first = self._find_first(scope, 0)
+        while first is not None:
+            page = (first, first + _SEARCH_PAGE - 1)
+            with self._database.begin_read() as connection:
+                # By position, because Python 3.15 takes these three in no other way.
+                add = partial(connection.create_function, deterministic=True)
+                add("has_error", 1, lambda reason: _has_error(reason, error))
+                add("has_fields", 1, lambda body: has_fields(parse_body(body), where))
+                statement = f"SELECT count(*) FROM messages WHERE {conditions[0]}"
+                [count] = connection.execute(statement, page).fetchone()
+                statement = f"{MESSAGE} WHERE {wanted} ORDER BY message_no"
+                rows = read_rows(connection.execute(statement, (*page, *texts)))
+            yield from make_infos(self._database, rows, deep=False)
+            on_progress(count)
+            first = self._find_first(scope, first + _SEARCH_PAGE)
+
+    def _find_first(self, scope: str, at_least: int) -> int | None:
+        """Return the lowest number from there on, because a purge may have left a large gap."""
+        statement = (
+            f"SELECT min(message_no) AS number FROM messages WHERE message_no >= ? AND {scope}"
+        )
+        [row] = self._database.query(statement, (at_least,))
+        number: int | None = row["number"]
+        return number
 
     # -- changing
 
@@ -253,9 +299,10 @@ class SQLiteOperator(QueueOperator):
         if row is None:
             return False
         attempt, worker_no = row
-        now_ms = self._timeline.read_ms()
+        now_ms = self._read_ms()
         connection.execute(_CANCEL, (now_ms, CANCELLED, message_no))
-        add_attempt(connection, message_no, attempt, "cancelled", now_ms, worker_no, CANCELLED)
+        entry = (message_no, attempt, "cancelled", now_ms, worker_no, CANCELLED, None)
+        connection.execute(ADD_ATTEMPT, entry)
         return True
 
     def redrive(
@@ -276,11 +323,12 @@ class SQLiteOperator(QueueOperator):
         )
 
     def _redrive(self, connection: Connection, message_no: int) -> bool:
-        now_ms = self._timeline.read_ms()
+        now_ms = self._read_ms()
         if not connection.execute(_REDRIVE, (now_ms, message_no)).rowcount:
             return False
         reason = "redriven by an operator"
-        add_attempt(connection, message_no, 0, "redriven", now_ms, None, reason)
+        entry = (message_no, 0, "redriven", now_ms, None, reason, None)
+        connection.execute(ADD_ATTEMPT, entry)
         return True
 
     def drop(self, message_id: str) -> int:
@@ -292,7 +340,7 @@ class SQLiteOperator(QueueOperator):
 
     def purge(self, older_than_seconds: float) -> int:
         """Purge messages. Raises QueueUnavailable if the file lists some that it lacks."""
-        cutoff_ms = self._timeline.read_ms() - int(older_than_seconds * 1000)
+        cutoff_ms = self._read_ms() - int(older_than_seconds * 1000)
         purged = 0
         kept: list[int] = []
         completed = f"state = {COMPLETED} AND at_ms <= {cutoff_ms}"
@@ -352,3 +400,17 @@ class SQLiteOperator(QueueOperator):
             return deleted
 
         return self._database.write(delete)
+
+
+def _is_written_as_it_is(text: str) -> bool:
+    """Return whether a body without escapes must contain this text to have it as a value."""
+    try:
+        float(text)
+    except ValueError:
+        return is_text(text)
+    return text.isdecimal()  # other numbers can be written in many ways
+
+
+def _has_error(reason: bytes | None, error: str | None) -> bool:
+    """Return whether a reason contains the text; SQLite knows cases only of ASCII letters."""
+    return reason is not None and contains_text(decode_text(reason), error or "")

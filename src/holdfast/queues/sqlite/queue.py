@@ -15,44 +15,30 @@ stale holder changes nothing. What operators do is in operator.py.
 
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from math import ceil
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, Unpack
 
-from holdfast.errors import (
-    LeaseLost,
-    QueueNotFound,
-    QueueUnavailable,
-)
+from holdfast.errors import LeaseLost, QueueNotFound, QueueUnavailable
 from holdfast.lease import after_fork
 from holdfast.lease.clock import Clock
 from holdfast.lease.lease import RENEWED, Lease, Refused, Renewal
 from holdfast.queue.admission import Delivery
-from holdfast.queue.manager import (
-    QueueKeywords,
-    QueueManager,
-    QueueStats,
-    encode_checkpoint,
-)
-from holdfast.queue.message import (
-    AnyMessage,
-    M,
-    get_lease,
-    pack_headers,
-    unpack_headers,
-)
+from holdfast.queue.info import QueueStats
+from holdfast.queue.manager import QueueKeywords, QueueManager, encode_checkpoint
+from holdfast.queue.message import AnyMessage, M, get_lease, pack_headers, unpack_headers
 from holdfast.queues.sqlite import inspection
-from holdfast.queues.sqlite.operator import SQLiteOperator, add_attempt
+from holdfast.queues.sqlite.operator import ADD_ATTEMPT, SQLiteOperator
 from holdfast.queues.sqlite.schema import (
     QUEUES,
     add_headers,
     create_results,
     create_worker_notes,
 )
-from holdfast.queues.sqlite.timeline import Timeline
+from holdfast.queues.sqlite.timeline import agree_on_offset
 from holdfast.store.file_modes import Access
 from holdfast.store.sqlite.connection import Durability
 from holdfast.store.sqlite.database import Database
@@ -184,11 +170,13 @@ class SQLiteQueue(QueueManager[M]):
             self._database = Database(Path(path), QUEUES, durability, busy_seconds, access)
         with ExitStack() as after_error:
             after_error.callback(self._database.close)
-            self._timeline = Timeline(self._database, machine_clock or self.clock)
+            offset_ms = agree_on_offset(self._database, machine_clock or self.clock)
             self._queue_no = _find_queue(self._database, queue, create=create)
             after_error.pop_all()
+        self._offset_ms, self._monotonic = offset_ms, (machine_clock or self.clock).monotonic
+        self._read_ms = _make_time_reader(self._monotonic, offset_ms)
         self.operator = SQLiteOperator(
-            self.name, self.capabilities, self._database, self._queue_no, self._timeline
+            self.name, self.capabilities, self._database, self._queue_no, self._read_ms
         )
         self._build_process_state()
         after_fork.run_after_fork(self, SQLiteQueue._build_process_state)
@@ -201,6 +189,10 @@ class SQLiteQueue(QueueManager[M]):
         self._was_empty = False
         self._claims = _WITHOUT_HEADERS
         self._checkpointed: set[int] = set()  # messages that this process saved a checkpoint of
+
+    def _read_ms_after(self, seconds: float) -> int:
+        """Return the time after so many seconds, rounded up, because a lease counts on it."""
+        return ceil((self._monotonic() + seconds) * 1000) + self._offset_ms
 
     # -- producing
 
@@ -240,9 +232,9 @@ class SQLiteQueue(QueueManager[M]):
 
     def _get_due_ms(self, delay_seconds: float) -> int:
         if not delay_seconds:
-            return self._timeline.read_ms()
+            return self._read_ms()
         self._check_delay(delay_seconds)
-        return self._timeline.read_ms() + int(max(0.0, delay_seconds) * 1000)
+        return self._read_ms() + int(max(0.0, delay_seconds) * 1000)
 
     # -- claiming
 
@@ -280,7 +272,7 @@ class SQLiteQueue(QueueManager[M]):
         time, because messages may always be due. While a look returns as many as were asked
         for, the next poll looks again, so a dead worker's messages come before the backlog.
         """
-        now_ms = self._timeline.read_ms()
+        now_ms = self._read_ms()
         # An idle worker only reads, so that it does not keep others from writing, except
         # that it shows from time to time that it is there.
         if self._was_empty and not self._is_available(now_ms):
@@ -293,16 +285,16 @@ class SQLiteQueue(QueueManager[M]):
         if self.tracing is not None and self._claims is _WITHOUT_HEADERS:
             self._database.write(add_headers)
             self._claims = _WITH_HEADERS
-        steps = self._claim_due, self._take_over
-        rows: list[ClaimedRow] = []
-        for step in steps if now_ms < self._take_over_at_ms else reversed(steps):
+        has_looked = now_ms >= self._take_over_at_ms
+        rows = self._take_over(limit, now_ms) if has_looked else []
+        if len(rows) < limit:
             try:
-                rows += step(limit - len(rows), now_ms)
+                rows += self._claim_due(limit - len(rows), now_ms)
             except QueueUnavailable:
                 if not rows:
                     raise
-            if len(rows) == limit:
-                break
+        if not rows and not has_looked:
+            rows = self._take_over(limit, now_ms)
         self._was_empty = not rows
         return rows
 
@@ -317,7 +309,7 @@ class SQLiteQueue(QueueManager[M]):
         return bool(self._database.query(_IS_AVAILABLE, (self._queue_no, now_ms)))
 
     def _claim_due(self, limit: int, now_ms: int) -> list[ClaimedRow]:
-        ends_ms = self._timeline.read_ms_after(self.lease_seconds)
+        ends_ms = self._read_ms_after(self.lease_seconds)
         values = (ends_ms, now_ms, self._worker_no, self._queue_no, limit)
         if limit == 1:
             return self._database.execute(self._claims.one, values)[1]
@@ -331,20 +323,21 @@ class SQLiteQueue(QueueManager[M]):
         return rows
 
     def _take_over_rows(self, connection: Connection, limit: int) -> list[ClaimedRow]:
-        now_ms = self._timeline.read_ms()
+        now_ms = self._read_ms()
         values = self._queue_no, now_ms, limit
         rows = connection.execute(self._claims.expired, values).fetchall()
-        ends_ms = self._timeline.read_ms_after(self.lease_seconds)
+        ends_ms = self._read_ms_after(self.lease_seconds)
         for message_no, claims, refunds, worker_no, *_ in rows:
             connection.execute(_TAKE_OVER, (ends_ms, now_ms, self._worker_no, message_no))
             reason = "its lease ran out: the worker died or froze"
             attempt = claims - 1 - refunds
-            add_attempt(connection, message_no, attempt, "lost", now_ms, worker_no, reason)
+            entry = (message_no, attempt, "lost", now_ms, worker_no, reason, None)
+            connection.execute(ADD_ATTEMPT, entry)
         return rows
 
     def _mark_seen(self, connection: Connection) -> int:
         """Show that this worker is running, register it the first time, return its number."""
-        now_ms = self._timeline.read_ms()
+        now_ms = self._read_ms()
         if self._worker_no:
             connection.execute(
                 "UPDATE workers SET seen_ms = ? WHERE worker_no = ?", (now_ms, self._worker_no)
@@ -376,7 +369,7 @@ class SQLiteQueue(QueueManager[M]):
     # -- renewing and settling
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
-        ends_ms = self._timeline.read_ms_after(seconds)
+        ends_ms = self._read_ms_after(seconds)
         beats = [self._make_beat(lease) for lease in leases if lease.has_beaten]
 
         def renew(connection: Connection) -> list[bool]:
@@ -392,17 +385,17 @@ class SQLiteQueue(QueueManager[M]):
     def _make_beat(self, lease: Lease) -> tuple[Any, ...]:
         """Return the values of a beat, on the timeline of the queue."""
         since_ms = int((self.clock.monotonic() - lease.last_beat_at) * 1000)
-        return self._timeline.read_ms() - since_ms, lease.progress, *self._held(lease)
+        return self._read_ms() - since_ms, lease.progress, *self._held(lease)
 
     def _mark_busy(self, connection: Connection) -> None:
         """Show that this worker is running, though it polls only when a slot is free."""
-        now_ms = self._timeline.read_ms()
+        now_ms = self._read_ms()
         if now_ms >= self._seen_ms + _SEEN_INTERVAL_MS:
             self._mark_seen(connection)
             self._seen_ms = now_ms
 
     def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]:
-        now_ms = self._timeline.read_ms()
+        now_ms = self._read_ms()
         if len(leases) == 1:
             [lease] = leases
             if lease.fence == 1 and not self._checkpointed:
@@ -453,15 +446,8 @@ class SQLiteQueue(QueueManager[M]):
     def _nack(
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
     ) -> LeaseLost | None:
-        def nack(connection: Connection) -> int:
-            now_ms = self._timeline.read_ms()
-            values = (now_ms + int(delay_seconds * 1000), 0, *self._held(lease))
-            changed = connection.execute(_PUT_BACK, values).rowcount
-            if changed:
-                self._end_attempt(connection, lease, "retried", now_ms, reason, detail)
-            return changed
-
-        return None if self._database.write(nack) else _make_lease_lost()
+        values = (self._get_due_ms(delay_seconds), 0)
+        return self._end_attempt(lease, _PUT_BACK, values, "retried", reason, detail)
 
     def _release(self, lease: Lease, delay_seconds: float = 0.0) -> LeaseLost | None:
         values = (self._get_due_ms(delay_seconds), 1, *self._held(lease))
@@ -469,36 +455,30 @@ class SQLiteQueue(QueueManager[M]):
         return None if changed else _make_lease_lost()
 
     def _dead_letter(self, lease: Lease, reason: str, detail: str | None) -> LeaseLost | None:
-        def move(connection: Connection) -> int:
-            now_ms = self._timeline.read_ms()
-            refunds = lease.fence - lease.attempt
-            values = (now_ms, refunds, reason, *self._held(lease))
-            changed = connection.execute(_DEAD_LETTER, values).rowcount
-            if changed:
-                self._end_attempt(connection, lease, "dead-lettered", now_ms, reason, detail)
-            return changed
-
-        return None if self._database.write(move) else _make_lease_lost()
+        values = (self._read_ms(), lease.fence - lease.attempt, reason)
+        return self._end_attempt(lease, _DEAD_LETTER, values, "dead-lettered", reason, detail)
 
     def _end_attempt(
         self,
-        connection: Connection,
         lease: Lease,
+        statement: str,
+        values: tuple[Any, ...],
         outcome: str,
-        now_ms: int,
         reason: str,
         detail: str | None,
-    ) -> None:
-        add_attempt(
-            connection,
-            lease.handle,
-            lease.attempt,
-            outcome,
-            now_ms,
-            self._worker_no,
-            reason[:_MAX_REASON],
-            detail[-_MAX_DETAIL:] if detail else None,
-        )
+    ) -> LeaseLost | None:
+        """Change a message that is still held, and add the attempt to its history."""
+        reason, detail = reason[:_MAX_REASON], detail[-_MAX_DETAIL:] if detail else None
+        attempt, now_ms = lease.attempt, self._read_ms()
+        entry = (lease.handle, attempt, outcome, now_ms, self._worker_no, reason, detail)
+
+        def end(connection: Connection) -> int:
+            changed = connection.execute(statement, (*values, *self._held(lease))).rowcount
+            if changed:
+                connection.execute(ADD_ATTEMPT, entry)
+            return changed
+
+        return None if self._database.write(end) else _make_lease_lost()
 
     # -- checkpoints
 
@@ -527,10 +507,15 @@ class SQLiteQueue(QueueManager[M]):
     # -- for operators
 
     def stats(self) -> QueueStats:
-        return inspection.count_stats(self._database, self._queue_no, self._timeline.read_ms())
+        return inspection.count_stats(self._database, self._queue_no, self._read_ms())
 
     def close(self) -> None:
         self._database.close()
+
+
+def _make_time_reader(monotonic: Callable[[], float], offset_ms: int) -> Callable[[], int]:
+    """Return the function that reads the time on the machine's timeline."""
+    return lambda: int(monotonic() * 1000) + offset_ms
 
 
 def _require_file(path: Path) -> None:

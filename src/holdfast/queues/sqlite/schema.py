@@ -3,7 +3,7 @@
 from sqlite3 import Connection
 
 from holdfast.errors import QueueUnavailable
-from holdfast.store.sqlite.connection import Schema
+from holdfast.store.sqlite.connection import Schema, has_column
 
 PENDING, LEASED, COMPLETED, FAILED = range(4)  # 4: an empty row that keeps its number
 
@@ -111,8 +111,7 @@ CREATE TABLE checkpoints (
 
 def add_headers(connection: Connection) -> None:
     """Add the column of headers if it is missing, within a transaction of the caller."""
-    columns = {row[1] for row in connection.execute("PRAGMA table_info(messages)")}
-    if "headers" not in columns:
+    if not has_column(connection, "messages", "headers"):
         connection.execute(_ADD_HEADERS)
 
 

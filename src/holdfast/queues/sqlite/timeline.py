@@ -6,7 +6,6 @@ same offset. Due times and deadlines are on this timeline. Where a start of the 
 id (macOS), each process takes the wall clock when it opens the file.
 """
 
-from math import ceil
 from pathlib import Path
 from sqlite3 import Connection
 
@@ -23,46 +22,31 @@ WHERE queue_no IN (SELECT queue_no FROM queues) AND state = 1 AND at_ms > ?1
 """
 
 
-class Timeline:
-    """The time of this machine, as all of its processes count it."""
+def agree_on_offset(database: Database, clock: Clock) -> int:
+    """Return by how many milliseconds the timeline is ahead of the monotonic clock."""
+    # Read first, because inspecting a queue must not wait for its writers.
+    with database.begin_read() as connection:
+        offset_ms = _find_offset(connection)
+    if offset_ms is None:
+        with database.begin_write() as connection:
+            offset_ms = _agree(connection, clock)
+    return offset_ms
 
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._clock = clock
-        self._monotonic = clock.monotonic
-        # Read first, because inspecting a queue must not wait for its writers.
-        with database.begin_read() as connection:
-            offset_ms = _find_offset(connection)
-        if offset_ms is None:
-            with database.begin_write() as connection:
-                offset_ms = self._agree(connection)
-        self._offset_ms = offset_ms
 
-    def read_ms(self) -> int:
-        """Return the current time on the timeline."""
-        return int(self._monotonic() * 1000) + self._offset_ms
-
-    def read_ms_after(self, seconds: float) -> int:
-        """Return the time after so many seconds, rounded up, because a lease counts on it."""
-        return ceil((self._monotonic() + seconds) * 1000) + self._offset_ms
-
-    def read_seconds_at(self, at_ms: int) -> float:
-        """Return the monotonic time of the clock at a time on the timeline."""
-        return (at_ms - self._offset_ms) / 1000
-
-    def _agree(self, connection: Connection) -> int:
-        if (agreed_ms := _find_offset(connection)) is not None:
-            return agreed_ms
-        now_ms = int(self._clock.time() * 1000)
-        # A machine whose clock went back while it was off continues where the timeline ended.
-        last_ms: int = connection.execute(_LAST_SEEN).fetchone()[0]
-        offset_ms = max(now_ms, last_ms) - int(self._clock.monotonic() * 1000)
-        if boot_id := _read_boot_id():
-            connection.execute(
-                "INSERT OR REPLACE INTO boots VALUES (?, ?)",
-                (boot_id, offset_ms + _read_namespace_ms()),
-            )
-            connection.execute(_END_LEASES, (max(now_ms, last_ms),))
-        return offset_ms
+def _agree(connection: Connection, clock: Clock) -> int:
+    if (agreed_ms := _find_offset(connection)) is not None:
+        return agreed_ms
+    now_ms = int(clock.time() * 1000)
+    # A machine whose clock went back while it was off continues where the timeline ended.
+    last_ms: int = connection.execute(_LAST_SEEN).fetchone()[0]
+    offset_ms = max(now_ms, last_ms) - int(clock.monotonic() * 1000)
+    if boot_id := _read_boot_id():
+        connection.execute(
+            "INSERT OR REPLACE INTO boots VALUES (?, ?)",
+            (boot_id, offset_ms + _read_namespace_ms()),
+        )
+        connection.execute(_END_LEASES, (max(now_ms, last_ms),))
+    return offset_ms
 
 
 def _find_offset(connection: Connection) -> int | None:

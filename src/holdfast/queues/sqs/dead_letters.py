@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.aws.errors import DENIED, NO_QUEUE, get_cause_code
 from holdfast.errors import ConfigError, QueueUnavailable, Unsupported
 from holdfast.lease.clock import Clock, to_utc
+from holdfast.queue.message import MessageState
 from holdfast.queue.operator import Progress, QueueOperator, ignore_progress
-from holdfast.queue.states import MessageState
 from holdfast.queues.sqs.address import QueueAddress, parse_address
 from holdfast.queues.sqs.queue_client import (
     MAX_BATCH_ENTRIES,

@@ -32,8 +32,7 @@ from holdfast.lease import after_fork
 from holdfast.lease.lease import Lease, Renewal
 from holdfast.queue.admission import Delivery
 from holdfast.queue.manager import QueueKeywords, QueueManager
-from holdfast.queue.message import AnyMessage, M, get_lease
-from holdfast.queue.states import SettleResult
+from holdfast.queue.message import AnyMessage, M, SettleResult, get_lease
 from holdfast.queues.sqs.address import parse_address
 from holdfast.queues.sqs.dead_letters import SQSDeadLetters
 from holdfast.queues.sqs.long_poll import LongPoll
@@ -266,11 +265,10 @@ class SQSQueue(QueueManager[M]):
         they were held. No call to SQS begins after `until` (monotonic). Errors of SQS are
         reported as events, not raised.
         """
-        from holdfast.queues.sqs.event_source import adopt  # only Lambda needs it
-
         receipts = [Receipt(raw) for raw in deliveries]
-        extend = partial(self._in_flight.extend, seconds=self.lease_seconds)
-        adopted, problems = adopt(receipts, extend, self.clock, until)
+        adopted, problems = self._in_flight.adopt(
+            receipts, self.lease_seconds, self.clock, until
+        )
         if len(adopted) < len(receipts):
             for problem in sorted(problems):
                 self.events.emit(ev.PollFailed(self.name, problem))

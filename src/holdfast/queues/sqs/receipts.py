@@ -29,11 +29,14 @@ the first receive says how many there can have been. That many are not counted a
 
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
+from random import Random
 from threading import Condition, Lock
 from weakref import WeakValueDictionary
 
 from holdfast.aws.errors import DENIED, NO_QUEUE, get_cause_code
-from holdfast.errors import ConfigError, LeaseLost, QueueUnavailable
+from holdfast.errors import ConfigError, HoldfastError, LeaseLost, QueueUnavailable
+from holdfast.lease.backoff import Backoff
+from holdfast.lease.clock import Clock
 from holdfast.lease.lease import RENEWED, Lease, Refused, Renewal, Renewed, Unanswered
 from holdfast.queues.sqs.dead_letters import SQSDeadLetters
 from holdfast.queues.sqs.queue_client import (
@@ -45,6 +48,9 @@ from holdfast.queues.sqs.queue_client import (
 )
 
 GATHER_SECONDS = 0.005  # for how long the first ack waits for others
+_MAX_ADOPT_TRIES = 3
+_ADOPT_BACKOFF = Backoff(first_seconds=0.1, factor=2.0, max_seconds=1.0)
+_random = Random()
 
 _BEING_SETTLED = Unanswered("it is being settled")
 
@@ -113,6 +119,47 @@ class InFlightReceipts:
                 return [Refused(str(error))] * len(receipts)
             raise
         return [_to_renewal(failure) for failure in failures]
+
+    def adopt(
+        self, receipts: Sequence[Receipt], seconds: float, clock: Clock, until: float
+    ) -> tuple[dict[Receipt, float], set[str]]:
+        """Extend receipts of deliveries that another receiver made, ten to a call.
+
+        Each batch is tried once before any is tried again, because a few failing receipts must
+        not make the others expire. No call begins after `until` (monotonic). Returns the
+        receipts that SQS extended, each with the monotonic time before the call, and why the
+        others were not extended.
+        """
+        adopted: dict[Receipt, float] = {}
+        problems: set[str] = set()
+        left = [receipt for receipt in receipts if receipt.handle]
+        for tries in range(1, _MAX_ADOPT_TRIES + 1):
+            unanswered: list[Receipt] = []
+            for batch in split_batches(left):
+                asked_at = clock.monotonic()
+                renewals = self._try_extend(batch, seconds, has_time=asked_at < until)
+                for receipt, renewal in zip(batch, renewals, strict=True):
+                    if isinstance(renewal, Renewed):
+                        adopted[receipt] = asked_at
+                        continue
+                    problems.add(renewal.reason)
+                    if isinstance(renewal, Unanswered):
+                        unanswered.append(receipt)
+            left = unanswered
+            if not left or tries == _MAX_ADOPT_TRIES or clock.monotonic() >= until:
+                break
+            clock.sleep(_ADOPT_BACKOFF.delay(tries, _random))
+        return adopted, problems
+
+    def _try_extend(
+        self, batch: Sequence[Receipt], seconds: float, *, has_time: bool
+    ) -> Sequence[Renewal]:
+        if not has_time:
+            return [Unanswered("there is no time left to extend them")] * len(batch)
+        try:
+            return self.extend(batch, seconds)
+        except HoldfastError as error:
+            return [Unanswered(str(error))] * len(batch)
 
     # -- settling
 

@@ -15,8 +15,8 @@ from holdfast.exports.downloads.s3_target import S3Target
 from holdfast.exports.sqlite_jobs import SQLiteJobs
 from holdfast.queues.files import FilesystemQueue
 from support.files.crash import run_in_child
-from support.files.faults import RefusingFs
 from support.files.queue_folder import LEASE, Ground, drain, make_message
+from support.files.watched import RefusingFs
 from support.users import ALICE, BOB, as_root, as_user, shared_root
 
 umasks = pytest.mark.parametrize("umask", [0o000, 0o022, 0o077], ids=oct)
@@ -264,6 +264,44 @@ def test_a_card_that_cannot_be_read_is_no_reason_to_stop(fast_path: Path) -> Non
     assert drain(queue) == []
     ground.clock.advance(2 * LEASE)
     assert drain(queue) == [("a", 2)]
+
+
+@pytest.mark.parametrize("act", ["redrive", "drop"])
+def test_dead_letters_that_cannot_be_listed_are_an_error(fast_path: Path, act: str) -> None:
+    """Otherwise an operator would be told that there are none."""
+    ground = Ground(fast_path)
+    fs = close_folder(ground, "failed")
+    queue = ground.queue(fs)
+    queue.push(make_message("a"))
+    queue.dead_letter(queue.poll()[0], "no use")
+    fs.refusing = True
+    with pytest.raises(QueueUnavailable, match="permission denied"):
+        queue.redrive() if act == "redrive" else queue.drop("a")
+
+
+def test_a_sweep_that_cannot_list_the_leases_keeps_the_cards_of_their_holders(
+    fast_path: Path,
+) -> None:
+    ground = Ground(fast_path)
+    holder = ground.queue()
+    holder.push(make_message("a"))
+    holder.extend(holder.poll()[0], 7 * 86_400.0)
+    ground.clock.advance(3 * 86_400.0)
+    fs = close_folder(ground, "leased")
+    queue = ground.queue(fs)
+    fs.refusing = True
+    with pytest.raises(QueueUnavailable, match="permission denied"):
+        queue.operator.sweep()
+    assert len(list((ground.folder / "workers").glob("*.json"))) == 1
+
+
+def close_folder(ground: Ground, folder: str) -> RefusingFs:
+    """Return a file system that does not list the folder while it is `refusing`."""
+    return RefusingFs(
+        ground.clock.time,
+        errno.EACCES,
+        concerns=lambda name, args: name == "open" and args[0] == folder,
+    )
 
 
 @as_root

@@ -26,10 +26,8 @@ from holdfast.queues.files.layout import FOLDERS
 from support.files import audit
 from support.files.crash import run_in_child
 from support.files.foreign_files import (
-    ILL_FORMED,
     KEY,
     KINDS,
-    WELL_FORMED,
     outside_of,
     snapshot,
 )
@@ -42,10 +40,30 @@ from support.files.queue_folder import (
     get_key,
     make_message,
 )
-from support.files.watched import WatchedFs
+from support.files.watched import CountingFs
 from support.fork_server import run_in_small_child
 
 HANGS_AFTER_SECONDS = 10.0
+
+# For each folder, names that the protocol itself might have written.
+WELL_FORMED = {
+    "pending": ["1700000000000-ab12-0"],
+    "pending/1700000000001-ab12-0": [f"{KEY}~0~1700000000001.json"],
+    "leased": [
+        f"{KEY}~1~abcdef~1700000000000+0+1000.json",
+        f"{KEY}~1~abcdef~1700000000000+1000.json",
+    ],
+    "completed": ["2020-01-01T00"],
+    "completed/2020-01-01T01": [f"{KEY}~1~abcdef~1577840400000.json"],
+    "failed": [f"{KEY}~1.json", f"{KEY}~1.reason.json"],
+    "checkpoints": [KEY],
+    f"checkpoints/{KEY}": ["1.json"],
+    "history": [f"{KEY}.jsonl"],
+    "workers": ["abcdef.json", ".clock"],
+    "ids": ["0" * 40, ".turn-94"],
+    "tmp": [KEY],
+}
+ILL_FORMED = ["notes.txt", "~~~.json", ".hidden", "sp ace\n.json", "ünïcode.json", "x" * 255]
 
 IDS = {
     "slash": "a/b",
@@ -522,14 +540,6 @@ def test_the_largest_possible_fence_is_worked_on(ground: Ground) -> None:
     run_in_child(play, HANGS_AFTER_SECONDS)
 
 
-class CountingFs(WatchedFs):
-    count = 0
-
-    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self.count += 1
-        return real(*args, **kwargs)
-
-
 def test_work_on_checkpoints_does_not_grow_with_the_claims_or_with_other_tasks(
     ground: Ground,
 ) -> None:
@@ -538,10 +548,10 @@ def test_work_on_checkpoints_does_not_grow_with_the_claims_or_with_other_tasks(
 
     def calls_to_load_and_ack() -> int:
         [message] = queue.poll()
-        fs.count = 0
+        fs.counted.clear()
         assert queue.load_checkpoint(message) == {"page": 1}
         queue.ack(message)
-        return fs.count
+        return fs.counted.total()
 
     def saved_once(message_id: str) -> None:
         queue.push(make_message(message_id))

@@ -3,26 +3,15 @@
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.files import audit
 from support.files.queue_folder import Ground, Queue, make_message
-from support.files.watched import WatchedFs
+from support.files.watched import CountingFs
 
 FEW = 10
 EACH_AT_MOST = 30  # calls for one message
-
-
-class CountingFs(WatchedFs):
-    def __init__(self, server_time: Callable[[], float]) -> None:
-        super().__init__(server_time)
-        self.counted: Counter[str] = Counter()
-
-    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self.counted[name] += 1
-        return real(*args, **kwargs)
 
 
 def push_all(queue: Queue, count: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from interleaved_queue import SteppingFs
 
 from holdfast.errors import LeaseLost, QueueUnavailable
 from holdfast.lease.lease import LeaseState, Refused
@@ -15,10 +16,8 @@ from holdfast.queue.message import get_lease
 from holdfast.queues.files import layout
 from support.files import audit
 from support.files.crash import run_in_child
-from support.files.faults import RefusingFs
 from support.files.queue_folder import LEASE, Ground, Queue, drain, make_message
-from support.files.stepping import SteppingFs
-from support.files.watched import WatchedFs
+from support.files.watched import RefusingFs, WatchedFs
 from support.interleaving import Baton, Scripted
 
 

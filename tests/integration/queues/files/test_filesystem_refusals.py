@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from interleaved_queue import ENDS_IN, VERBS
 
 from holdfast.errors import LeaseLost, NotLeased, QueueUnavailable
 from holdfast.queue.manager import MessageState
 from support.files import audit
-from support.files.faults import CONCERNS, RefusingFs
-from support.files.interleaved_queue import ENDS_IN, VERBS
-from support.files.queue_folder import LEASE, Ground, Queue, drain, make_message
-from support.files.scenarios import ABSENT, SCENARIOS, Fate, Scenario
+from support.files.queue_folder import LEASE, Ground, drain, make_message
+from support.files.scenarios import SCENARIOS, Fate, Scenario, find_fate, work
+from support.files.watched import CONCERNS, RefusingFs
 
 WAY_OUT = {
     errno.ENOSPC: "free some space",
@@ -78,21 +78,9 @@ class Play:
     def fates(self) -> dict[str, Fate]:
         """Return what happens to each id much later, with a new worker."""
         self.ground.clock.advance(2_000)
-        queue, attempts = self.ground.queue(), {}
-        for _ in range(3):
-            for message in queue.poll(10):
-                attempts[message.id] = message.attempts
-                queue.ack(message)
-            self.ground.clock.advance(LEASE + 1)  # for leases that have to be watched
-        return {i: fate(queue, i, attempts.get(i)) for i in self.scenario.after}
-
-
-def fate(queue: Queue, message_id: str, attempt: int | None) -> Fate:
-    views = queue.find(message_id)
-    if not views:
-        views = [view for view in queue.dead_letters() if view.id == view.key]
-    assert len(views) <= 1, f"{message_id!r} is there {len(views)} times"
-    return Fate(attempt, views[0].state.value) if views else ABSENT
+        queue = self.ground.queue()
+        done = work(queue, self.ground.clock)
+        return {i: find_fate(queue, i, done) for i in self.scenario.after}
 
 
 def plays(folder: Path, scenario: Scenario, fault: int) -> Iterator[Play]:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from interleaved_queue import ENDS_IN, VERBS
 
 from holdfast.errors import QueueUnavailable
 from holdfast.queue.manager import MessageState
 from support.disks import mounted
 from support.files import audit
 from support.files.crash import run_in_child
-from support.files.interleaved_queue import ENDS_IN, VERBS
 from support.files.queue_folder import LEASE, Ground, Queue, drain, make_message
 from support.files.watched import WatchedFs
 
@@ -116,6 +116,19 @@ def test_a_push_that_lost_its_file_says_so(fast_path: Path) -> None:
     with pytest.raises(QueueUnavailable, match="push again"):
         queue.push_many([make_message("a"), make_message("b")])
     assert queue.stats().ready == 0
+
+
+def test_an_id_whose_push_lost_its_file_can_be_pushed_again(fast_path: Path) -> None:
+    ground = Ground(fast_path, dedupe=True)
+    fs = EmptyingFs(ground.clock.time)
+    fs.folder = ground.folder
+    with pytest.raises(QueueUnavailable, match="push again"):
+        ground.queue(fs).push(make_message("a"))
+    queue = ground.queue()
+    # The check of records would repair what this test looks for.
+    queue._housekeeping._id_check_at = float("inf")
+    queue.push(make_message("a"))
+    assert queue.stats().ready == 1
 
 
 def test_a_checkpoint_or_a_reason_that_lost_its_file_says_so(fast_path: Path) -> None:

@@ -1,19 +1,23 @@
 """The queue's folder as an operator sees it: its folders and file names."""
 
+import errno
 import gc
 import inspect
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast import AnyMessage, FilesystemQueue, QueueManager
+from holdfast.errors import QueueUnavailable
 from holdfast.lease.clock import SYSTEM_CLOCK
-from holdfast.queues.files import FsOps
 from holdfast.testing import ManualClock
+from support.files.watched import CountingFs, RefusingFs, WatchedFs
 
 
 def files(folder: Path) -> list[str]:
@@ -66,43 +70,6 @@ def test_the_folders_are_readable_for_operators(tmp_path: Path) -> None:
     assert len(failed) == 2
     reason = json.loads((queue.folder / failed[1]).read_text())
     assert (reason["message_id"], reason["reason"]) == ("b", "no such company")
-
-
-@pytest.mark.requirement("R001-024")
-def test_a_lease_of_another_host_is_taken_over_when_it_was_not_renewed_for_its_length(
-    tmp_path: Path,
-) -> None:
-    """Its card names another boot, so its deadline cannot be compared with our clock."""
-    server, remote_clock, local_clock = ManualClock(), ManualClock(), ManualClock()
-    local_clock.step_time(3600)  # this host believes it is an hour later
-    remote_host = FilesystemQueue(
-        tmp_path, clock=remote_clock, fs=FsOps(server_time=server.time)
-    )
-    remote_host.push(AnyMessage(id="a"))
-    assert len(remote_host.poll()) == 1
-    for card in (remote_host.folder / "workers").glob("*.json"):
-        card.write_text(json.dumps({**json.loads(card.read_text()), "boot_id": "elsewhere"}))
-
-    local_host = FilesystemQueue(tmp_path, clock=local_clock, fs=FsOps(server_time=server.time))
-    assert local_host.poll() == []
-    server.advance(61)
-    local_clock.advance(1)
-    assert local_host.poll() == []
-    local_clock.advance(60)
-    [taken] = local_host.poll()
-    assert taken.attempts == 2
-
-
-def test_a_stepped_wall_clock_expires_no_lease_of_this_machine(tmp_path: Path) -> None:
-    clock = ManualClock()
-    fs = FsOps(server_time=clock.time)
-    holder = FilesystemQueue(tmp_path, clock=clock, fs=fs)
-    holder.push(AnyMessage(id="a"))
-    [message] = holder.poll()
-    clock.step_time(7200)
-    assert FilesystemQueue(tmp_path, clock=clock, fs=fs).poll() == []
-    holder.ack(message)
-    assert holder.stats().completed == 1
 
 
 @pytest.mark.requirement("R001-008", "R001-010")
@@ -190,12 +157,71 @@ def test_batches_of_one_millisecond_are_segments_of_their_own(tmp_path: Path) ->
     assert len(queue.poll(5)) == 2
 
 
+def test_one_poll_takes_over_and_claims_with_one_listing_of_each_folder(tmp_path: Path) -> None:
+    clock = ManualClock(time=SYSTEM_CLOCK.time())
+    fs = CountingFs(clock.time)
+    queue = FilesystemQueue(tmp_path, clock=clock, fs=fs)
+    queue.push(AnyMessage(id="late"))
+    assert len(queue.poll()) == 1
+    clock.advance(queue.lease_seconds + 1)
+    queue.push_many([AnyMessage(id="a")])
+    queue.push_many([AnyMessage(id="b")])
+    fs.counted.clear()
+    assert [message.id for message in queue.poll(9)] == ["late", "a", "b"]
+    assert fs.counted["listdir"] == 5  # leased/, pending/, its empty segment and two with tasks
+
+
+class RacingFs(WatchedFs):
+    """Lets a competitor run just before the first task is claimed."""
+
+    compete: Callable[[], object] | None = None
+
+    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self.compete and name == "rename" and args[0].startswith("pending/"):
+            compete, self.compete = self.compete, None
+            compete()
+        return real(*args, **kwargs)
+
+
+def test_a_poll_that_lost_its_race_lists_the_folder_again(tmp_path: Path) -> None:
+    competitor, fs = FilesystemQueue(tmp_path), RacingFs()
+    competitor.push_many([AnyMessage(id="a")])
+
+    def compete() -> None:
+        assert [message.id for message in competitor.poll()] == ["a"]
+        competitor.push_many([AnyMessage(id="b")])
+
+    fs.compete = compete
+    assert [message.id for message in FilesystemQueue(tmp_path, fs=fs).poll()] == ["b"]
+
+
 def test_a_redriven_letter_leaves_no_reason_behind(tmp_path: Path) -> None:
     queue = FilesystemQueue(tmp_path)
     queue.push(AnyMessage())
     queue.dead_letter(queue.poll()[0], "no use")
     assert queue.redrive() == 1
     assert list((queue.folder / "failed").iterdir()) == []
+
+
+def test_a_purge_that_fails_leaves_no_empty_hours(tmp_path: Path) -> None:
+    """A later purge would find nothing in them, so they would stay forever."""
+    clock = ManualClock(time=SYSTEM_CLOCK.time())
+    fs = RefusingFs(
+        clock.time,
+        errno.EIO,
+        at=2,
+        concerns=lambda name, args: name == "unlink" and args[0].startswith("completed/"),
+    )
+    queue = FilesystemQueue(tmp_path, clock=clock, fs=fs)
+    for _ in range(2):
+        queue.push(AnyMessage())
+        queue.ack(queue.poll()[0])
+        clock.advance(3600.0)
+    fs.refusing = True
+    with pytest.raises(QueueUnavailable):
+        queue.purge(0)
+    [hour] = (queue.folder / "completed").iterdir()
+    assert len(list(hour.iterdir())) == 1
 
 
 def test_purge_keeps_files_that_an_operator_put_aside(tmp_path: Path) -> None:

@@ -3,21 +3,24 @@
 One disk keeps as little as it may, and another keeps all entries but no unsynced bytes. On
 both, a new worker finds what push, ack, nack, release, dead_letter, redrive and
 save_checkpoint promised (ADR 4). Claims and renewals may be undone.
+
+The disk: bytes survive once their file was synced, and entries once their folder was. A rename
+is one change to two folders. Journalling file systems never tear it, so syncing either folder
+keeps it. (`atomic_renames=False` is a disk that does tear it.) A change that was not synced may
+be lost or may survive.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.testing.clock import ManualClock
 from support.files import audit
-from support.files.power_loss import ForgetfulFs, Image, restore
-from support.files.queue_folder import LEASE, Ground, Queue, make_clock, make_message
-from support.files.scenarios import ABSENT, SCENARIOS, Fate, Scenario
+from support.files.queue_folder import Ground, Queue, make_clock, make_message
+from support.files.scenarios import SCENARIOS, Scenario, find_fate, work
 from support.files.watched import WatchedFs
 
 LATER_SECONDS = 2_000.0
@@ -37,6 +40,194 @@ PROMISED = {
     )
 }
 every_promise = pytest.mark.parametrize("scenario", PROMISED.values(), ids=lambda s: s.name)
+
+
+# -- the disk
+
+
+@dataclass(eq=False)
+class Node:
+    """A file or a folder, independent of its name."""
+
+    is_folder: bool
+    data: bytes = b""
+    synced: bytes = b""
+    text: str | None = None  # of a symlink, which is on the disk with its entry
+
+
+Entries = dict[str, Node]
+
+
+@dataclass
+class Change:
+    """Entries that came (a node) or went (None), and the folders that must be synced."""
+
+    entries: dict[str, Node | None]
+    folders: frozenset[str]
+    durable: bool = False
+    moved: tuple[str, str] | None = None  # a folder, with its contents at that time
+
+    def apply(self, to: Entries) -> None:
+        if self.moved:
+            source, target = self.moved
+            for path in [p for p in to if p.startswith(f"{source}/")]:
+                to[target + path.removeprefix(source)] = to.pop(path)
+        for path, node in self.entries.items():
+            if node is None:
+                to.pop(path, None)
+            else:
+                to[path] = node
+
+
+class Entry(NamedTuple):
+    """A name on the disk. The same number is the same file under two names."""
+
+    number: int
+    data: bytes | None  # None: a folder
+    text: str | None = None  # of a symlink
+
+
+Image = dict[str, Entry]
+
+
+class ForgetfulFs(WatchedFs):
+    """Performs all calls, and records which changes are durable.
+
+    `deaf_to(path)`: a sync of that path is ignored, as if the code had not called it.
+    """
+
+    def __init__(
+        self,
+        server_time: Callable[[], float],
+        folder: Path,
+        *,
+        atomic_renames: bool = True,
+        deaf_to: Callable[[str], bool] = lambda path: False,
+    ) -> None:
+        super().__init__(server_time)
+        self._folder, self._deaf_to = folder, deaf_to
+        self._atomic_renames = atomic_renames
+        self._paths: dict[int, str] = {}  # of open files
+        self._there: Entries = {}
+        self._base: Entries = {}
+        self._changes: list[Change] = []
+        self._is_armed = False
+        self.cuts: list[tuple[str, Image]] = []
+        """After each call, the least and the most that the disk holds if the power fails."""
+        self.synced: set[str] = set()
+
+    def arm(self) -> None:
+        """Start recording. What exists now is on the disk."""
+        self._there = _entries(self._folder)
+        self._base = dict(self._there)
+        self._is_armed = True
+
+    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = real(*args, **kwargs)
+        record = getattr(self, f"record_{name}", None)
+        if self._is_armed and record:
+            record(result, *args)
+            durable = [change for change in self._changes if change.durable]
+            self.cuts += [(name, self._image(kept)) for kept in (durable, self._changes)]
+        return result
+
+    # -- how each call changes the record
+
+    def record_open(self, fd: int, path: str, flags: int, *_: object) -> None:
+        self._paths[fd] = path
+        if path not in self._there and flags & os.O_CREAT:
+            self._change({path: Node(is_folder=False)}, path)
+
+    def record_write(self, count: int, fd: int, data: bytes) -> None:
+        self._there[self._paths[fd]].data += bytes(data[:count])
+
+    def record_fsync(self, _: None, fd: int) -> None:
+        path = self._paths[fd]
+        self.synced.add(path)
+        if self._deaf_to(path):
+            return
+        node = self._there[path]
+        node.synced = node.data
+        for change in self._changes:
+            change.durable = change.durable or path in change.folders
+
+    def record_rename(self, _: None, source: str, target: str) -> None:
+        node = self._there[source]
+        if node.is_folder:  # no disk tears that: its own ".." would have to be torn, too
+            self._change({source: None, target: node}, source, target, moved=(source, target))
+        elif self._atomic_renames:
+            self._change({source: None, target: node}, source, target)
+        else:
+            self._change({target: node}, target)
+            self._change({source: None}, source)
+
+    def record_link(self, _: None, source: str, target: str) -> None:
+        self._change({target: self._there[source]}, target)
+
+    def record_symlink(self, _: None, text: str, path: str) -> None:
+        self._change({path: Node(is_folder=False, text=text)}, path)
+
+    def record_unlink(self, _: None, path: str) -> None:
+        self._change({path: None}, path)
+
+    record_rmdir = record_unlink
+
+    def record_mkdir(self, _: None, path: str, *__: object) -> None:
+        self._change({path: Node(is_folder=True)}, path)
+
+    def _change(
+        self,
+        entries: dict[str, Node | None],
+        *paths: str,
+        moved: tuple[str, str] | None = None,
+    ) -> None:
+        change = Change(entries, frozenset(map(os.path.dirname, paths)), moved=moved)
+        change.apply(self._there)
+        self._changes.append(change)
+
+    def _image(self, changes: Iterable[Change]) -> Image:
+        entries = dict(self._base)
+        for change in changes:
+            change.apply(entries)
+        return {
+            path: Entry(id(node), None if node.is_folder else node.synced, node.text)
+            for path, node in entries.items()
+        }
+
+
+def _entries(folder: Path) -> Entries:
+    nodes: dict[int, Node] = {}
+    entries: Entries = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            node = Node(is_folder=False, text=os.readlink(path))
+        else:
+            data = b"" if path.is_dir() else path.read_bytes()
+            node = nodes.setdefault(path.stat().st_ino, Node(path.is_dir(), data, data))
+        entries[str(path.relative_to(folder))] = node
+    return entries
+
+
+def restore(image: Image, folder: Path) -> None:
+    """Write the image to a folder. The contents of a lost folder are lost."""
+    folder.mkdir(parents=True)
+    first: dict[int, Path] = {}
+    for name, entry in sorted(image.items()):
+        path = folder / name
+        if not path.parent.is_dir():
+            continue
+        if entry.data is None:
+            path.mkdir()
+        elif entry.text is not None:
+            path.symlink_to(entry.text)
+        elif entry.number in first:
+            os.link(first[entry.number], path)
+        else:
+            path.write_bytes(entry.data)
+            first[entry.number] = path
+
+
+# -- the promises
 
 
 @dataclass(frozen=True)
@@ -68,12 +259,11 @@ def play(
 
 def _remains(fs: ForgetfulFs) -> Iterator[Remains]:
     seen: list[tuple[Image, bool]] = []
-    for number, cut in enumerate(fs.cuts, 1):
-        returned = number == len(fs.cuts)
-        for image in (cut.least, cut.most):
-            if (image, returned) not in seen:
-                seen.append((image, returned))
-                yield Remains(f"after call {number}, {cut.call}", image, returned)
+    for number, (call, image) in enumerate(fs.cuts):
+        returned = number >= len(fs.cuts) - 2
+        if (image, returned) not in seen:
+            seen.append((image, returned))
+            yield Remains(f"after call {number // 2 + 1}, {call}", image, returned)
 
 
 def check(folder: Path, scenario: Scenario, remains: Remains) -> None:
@@ -84,29 +274,12 @@ def check(folder: Path, scenario: Scenario, remains: Remains) -> None:
     restore(remains.image, ground.folder)
     assert audit.find_faults(ground.folder) == {}, remains.description
     queue = ground.queue()
-    attempts, checkpoints = work(queue, clock)
+    done = work(queue, clock)
     for message_id, after in scenario.after.items():
         allowed = {after} if remains.returned else {after, scenario.before[message_id]}
-        assert fate(queue, message_id, attempts) in allowed, remains.description
+        assert find_fate(queue, message_id, done) in allowed, remains.description
     if remains.returned and scenario.checkpoint is not None:
-        assert checkpoints == {"a": scenario.checkpoint}
-
-
-def work(queue: Queue, clock: ManualClock) -> tuple[dict[str, int], dict[str, object]]:
-    attempts, checkpoints = {}, {}
-    for _ in range(3):
-        for message in queue.poll(10):
-            attempts[message.id] = message.attempts
-            checkpoints[message.id] = queue.load_checkpoint(message)
-            queue.ack(message)
-        clock.advance(LEASE + 1.0)  # a lease that has to be watched is taken over, too
-    return attempts, checkpoints
-
-
-def fate(queue: Queue, message_id: str, attempts: dict[str, int]) -> Fate:
-    views = queue.find(message_id)
-    assert len(views) <= 1
-    return Fate(attempts.get(message_id), views[0].state.value) if views else ABSENT
+        assert done["a"][1] == scenario.checkpoint
 
 
 def check_all(folder: Path, scenario: Scenario, all_remains: list[Remains]) -> None:
@@ -147,7 +320,7 @@ def check_ids(folder: Path, all_remains: list[Remains]) -> None:
         restore(remains.image, ground.folder)
         queue = ground.queue()
         # The check of records would repair what this test looks for.
-        queue._producer._record_check._due_at = float("inf")
+        queue._housekeeping._id_check_at = float("inf")
         queue.push(make_message("a"))
         states = [state for state, _, _ in audit.list_tasks(ground.folder) if state != "failed"]
         assert len(states) == 1, remains.description
@@ -261,4 +434,15 @@ def test_the_folders_of_a_new_queue_are_on_the_disk_when_its_first_push_returns(
     fs = SyncCounting(ground.clock.time)
     ground.queue(fs).push(make_message("a"))
     made = [fast_path, *list(ground.folder.parents)[:3], ground.folder]
+    assert {folder.stat().st_ino for folder in made} <= fs.inodes
+
+
+def test_a_queue_in_a_relative_folder_is_synced_too(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(fast_path)
+    ground = Ground(Path("new"), durability="power")
+    fs = SyncCounting(ground.clock.time)
+    ground.queue(fs).push(make_message("a"))
+    made = [Path(), *list(ground.folder.parents)[:3], ground.folder]
     assert {folder.stat().st_ino for folder in made} <= fs.inodes

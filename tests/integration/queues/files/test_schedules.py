@@ -1,6 +1,6 @@
 """Leases under all schedules with few preemptions, and many random ones, of the real code.
 
-Every file system call is a step. The promises are those of fs/stage.py: one holder at a
+Every file system call is a step. The promises are those of `Stage`: one holder at a
 time, one ack, each task done once, and every file complete and in one place.
 """
 
@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from interleaved_queue import ENDS_IN, VERBS, Setting, Stage, all_schedules
 
 from holdfast.errors import LeaseLost
 from holdfast.lease.lease import LeaseState
 from holdfast.queue.message import get_lease
 from support.files import audit
-from support.files.interleaved_queue import ENDS_IN, VERBS, Setting, Stage, all_schedules
 from support.files.queue_folder import LEASE, make_message
 from support.interleaving import BatonLock
 

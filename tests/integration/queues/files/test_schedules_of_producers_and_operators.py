@@ -4,12 +4,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from interleaved_queue import Actor, Setting, Stage, all_schedules
 
 from holdfast.errors import LeaseLost, QueueUnavailable
 from holdfast.queue.info import CANCELLED
-from holdfast.queues.files.segments import REMOVE_AFTER_MS
+from holdfast.queues.files.claims import REMOVE_AFTER_MS
 from support.files import audit
-from support.files.interleaved_queue import Actor, Setting, Stage, all_schedules
 from support.files.queue_folder import LEASE, Queue, make_message
 from support.interleaving import BatonLock
 

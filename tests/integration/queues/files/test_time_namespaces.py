@@ -7,13 +7,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast.errors import LeaseLost
+from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import AnyMessage
 from holdfast.queues.opening import open_queue
-from support.files import time_namespace_worker
-from support.workers.notes import eventually
+from support.paths import make_child_environment
+from support.waiting import wait_until
 
 LEASE = 60.0
 AHEAD_SECONDS = 100_000
@@ -25,12 +28,13 @@ class Role:
     """A worker in a process of its own, which may have a clock of its own."""
 
     def __init__(self, url: str, prefix: list[str]) -> None:
-        script = [sys.executable, time_namespace_worker.__file__, url, str(LEASE)]
+        script = [sys.executable, __file__, url, str(LEASE)]
         self._process = subprocess.Popen(
             [*prefix, *script],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=make_child_environment(),
         )
         self._pid = int(self._read())
 
@@ -97,5 +101,35 @@ def test_a_lease_is_not_taken_over_across_time_namespaces_until_its_holder_is_ki
         assert holder.do(f"extend {LEASE}") == "held"
     assert holder.do(f"extend {SHORT}") == "held"
     holder.kill()
-    eventually(lambda: successor.do("poll") == "took")
+    wait_until(lambda: successor.do("poll") == "took")
     assert successor.do(f"extend {LEASE}") == "held"
+
+
+# -- the worker, in the processes of its own that the test starts
+
+
+def main() -> None:
+    """Poll or extend as the lines of the standard input say, and end with it."""
+    queue = open_queue(sys.argv[1], AnyMessage, lease_seconds=float(sys.argv[2]))
+    print(os.getpid(), flush=True)
+    held: list[AnyMessage] = []
+    for line in sys.stdin:
+        word, *seconds = line.split()
+        print(poll(queue, held) if word == "poll" else extend(queue, held, seconds), flush=True)
+
+
+def poll(queue: QueueManager[Any], held: list[AnyMessage]) -> str:
+    held += (taken := queue.poll())
+    return "took" if taken else "nothing"
+
+
+def extend(queue: QueueManager[Any], held: list[AnyMessage], seconds: list[str]) -> str:
+    try:
+        queue.extend(held[0], float(seconds[0]))
+    except LeaseLost:
+        return "lost"
+    return "held"
+
+
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import AnyMessage, SQLiteQueue
 from holdfast.errors import ConfigError
+from holdfast.version import read_version
 from support.users import ALICE, BOB, as_root, as_user, shared_root
 
 
@@ -20,6 +21,7 @@ def open_queue_at(path: Path, **settings: Any) -> SQLiteQueue[AnyMessage]:
 def test_two_users_share_the_queue_whatever_their_umask(fast_path: Path, killed: bool) -> None:
     """A killed process leaves its log, which the other user must be able to write."""
     path = shared_root(fast_path) / "new" / "work.db"
+    read_version()  # its modules may be in a folder that only root can read
 
     def alice() -> None:
         queue = open_queue_at(path, access="group")

@@ -17,7 +17,6 @@ from holdfast.errors import ConfigError, HoldfastError, QueueUnavailable
 from holdfast.queue.manager import MessageState
 from holdfast.store.sqlite import path_check
 from support.cli.commands import (
-    WAIT_TIMEOUT_SECONDS,
     Ran,
     clean_env,
     command,
@@ -26,6 +25,7 @@ from support.cli.commands import (
     require_one_line,
 )
 from support.disks import mounted
+from support.waiting import WAIT_TIMEOUT_SECONDS
 
 PAGE_BYTES = 4096
 

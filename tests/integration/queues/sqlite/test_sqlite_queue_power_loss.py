@@ -13,10 +13,11 @@ written. A disk that breaks these promises can damage any database.
 import os
 import sqlite3
 from bisect import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -24,10 +25,94 @@ import pytest
 from holdfast.queue.message import get_lease
 from holdfast.store.sqlite.connection import Durability
 from support.files.queue_folder import LEASE, make_message
-from support.sqlite.disk import Disk, Image, Op, restore, watch
+from support.sqlite.disk import FOLDER, Disk, Image, Op, watch
 from support.sqlite.queue_file import Queue, QueueFile, find_faults
 
 Tables = tuple[list[Any], ...]
+SECTOR = 512
+
+
+# -- the disks that a power cut could leave
+
+
+def list_cuts(
+    disk: Disk,
+    chosen: Callable[[int], bool],
+    deaf_to: Callable[[int, Op], bool],
+) -> Iterator[tuple[int, list[Image]]]:
+    """Yield each chosen moment, as the number of calls made before it, with the disks that a
+    power cut could leave then.
+
+    `deaf_to(number, op)`: that sync is ignored, as if SQLite had not called it. A sync of the
+    folder makes deletes before it survive.
+    """
+    files = {name: File(bytearray(data)) for name, data in disk.base.items()}
+    for number, op in enumerate(disk.ops, 1):
+        if op.name == FOLDER:
+            for file in files.values():
+                file.sync_deletes()
+        elif op.kind != "sync":
+            files.setdefault(op.name, File(None)).pending.append(op)
+        elif op.name in files and not deaf_to(number, op):
+            files[op.name].sync()
+        if chosen(number):
+            yield number, list(make_images(files, Random(number)))
+
+
+@dataclass
+class File:
+    synced: bytearray | None  # None: the file does not exist
+    pending: list[Op] = field(default_factory=list)
+
+    def sync(self) -> None:
+        self.synced = apply(self.synced, self.pending)
+        self.pending = []
+
+    def sync_deletes(self) -> None:
+        deletes = [number for number, op in enumerate(self.pending) if op.kind == "delete"]
+        if deletes:
+            self.synced, self.pending = None, self.pending[deletes[-1] + 1 :]
+
+
+def apply(content: bytearray | None, ops: Sequence[Op]) -> bytearray | None:
+    content = None if content is None else bytearray(content)
+    for op in ops:
+        if op.kind == "delete":
+            content = None
+            continue
+        content = bytearray() if content is None else content
+        if op.kind == "truncate":
+            del content[op.offset :]
+        content.extend(bytes(max(0, op.offset - len(content))))
+        content[op.offset : op.offset + len(op.data)] = op.data
+    return content
+
+
+def make_images(files: dict[str, File], random: Random) -> Iterator[Image]:
+    """Yield the least, the most, and two mixtures in which some sectors were written."""
+    choices: list[Callable[[list[Op]], list[Op]]] = [lambda ops: [], lambda ops: ops]
+    choices += [lambda ops: list(tear(ops, random))] * 2
+    for choose in choices:
+        contents = {n: apply(file.synced, choose(file.pending)) for n, file in files.items()}
+        yield {
+            name: bytes(content) for name, content in contents.items() if content is not None
+        }
+
+
+def tear(ops: list[Op], random: Random) -> Iterator[Op]:
+    for op in ops:
+        if op.kind != "write":
+            if random.random() < 0.5:
+                yield op
+            continue
+        for start in range(0, len(op.data), SECTOR):
+            if random.random() < 0.5:
+                yield op._replace(
+                    offset=op.offset + start, data=op.data[start : start + SECTOR]
+                )
+
+
+# -- what the verbs promise
 
 
 def read_tables(path: Path) -> Tables:
@@ -126,7 +211,7 @@ def check_cuts(
 ) -> int:
     """Check every disk that a power cut could leave; return how many there were."""
     seen: set[tuple[int, int]] = set()
-    for number, images in recording.disk.list_cuts(chosen, deaf_to=deaf_to):
+    for number, images in list_cuts(recording.disk, chosen, deaf_to):
         allowed = recording.find_allowed(number, durability)
         for image in images:
             mark = (bisect(recording.ends, number), hash(tuple(sorted(image.items()))))
@@ -137,7 +222,9 @@ def check_cuts(
 
 
 def check_image(folder: Path, image: Image, allowed: list[Tables], number: int) -> None:
-    restore(image, folder)
+    folder.mkdir(parents=True)
+    for name, content in image.items():
+        (folder / name).write_bytes(content)
     path = folder / "work.db"
     tables = read_tables(path)
     assert tables in allowed, f"cut after call {number}"

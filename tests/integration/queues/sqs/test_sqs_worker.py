@@ -12,8 +12,8 @@ from holdfast.events import DeadLettered, Event, Events
 from holdfast.queue.message import AnyMessage, QueueMessage, get_lease
 from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import SimulatedSqs
-from holdfast.worker.context import Context
 from holdfast.worker.outcome import Reject, Retry
+from holdfast.worker.runner import Context
 from holdfast.worker.worker import Worker
 
 LEASE = 30.0

@@ -13,7 +13,6 @@ from holdfast.queue.message import get_lease
 from holdfast.queues.files import FsOps
 from holdfast.queues.files.workers import MAX_SHARED_BYTES
 from holdfast.testing.clock import ManualClock
-from support.files.faults import RefusingFs
 from support.files.foreign_files import KINDS, outside_of, snapshot
 from support.files.queue_folder import (
     LEASE,
@@ -24,7 +23,7 @@ from support.files.queue_folder import (
     make_message,
     move_to_another_host,
 )
-from support.files.watched import WatchedFs
+from support.files.watched import RefusingFs, WatchedFs
 
 WATCHED = LEASE * 1.001 + 0.001
 """How long a name must not change: clocks of two hosts may run at slightly different rates."""
@@ -188,6 +187,7 @@ def test_a_lease_whose_card_may_not_be_read_is_watched(ground: Ground) -> None:
 # -- watching
 
 
+@pytest.mark.requirement("R001-024")
 @pytest.mark.parametrize("wrong_by", [0.0, 7200.0, -7200.0])
 def test_the_wall_clocks_of_two_hosts_need_not_agree(hosts: Hosts, wrong_by: float) -> None:
     holder = hosts.open(hosts.host(monotonic=5_000.0))

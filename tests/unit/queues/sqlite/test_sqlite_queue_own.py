@@ -9,7 +9,6 @@ import pytest
 from holdfast import AnyMessage, LeaseLost, MessageState, Refused, SQLiteQueue
 from holdfast.store.sqlite.connection import Durability
 from holdfast.testing import ManualClock
-from support.sqlite.connections import use_connections
 
 LEASE = 10.0
 
@@ -93,13 +92,40 @@ def test_a_lease_that_ended_is_taken_over_although_others_are_always_due(
     assert "frozen" in claimed
 
 
+def test_a_lease_that_ended_is_taken_over_at_once_if_nothing_else_is_due(
+    queue: SQLiteQueue[AnyMessage], clock: ManualClock
+) -> None:
+    push(queue, "frozen")
+    queue.poll()
+    clock.advance(LEASE - 0.1)
+    assert queue.poll() == []  # it looked for leases that ended a moment ago
+    clock.advance(0.15)
+    assert [message.id for message in queue.poll(10)] == ["frozen"]
+
+
+@pytest.mark.parametrize("renew", [False, True], ids=["claimed", "renewed"])
+def test_a_holder_does_not_lose_a_fraction_of_a_millisecond(
+    queue: SQLiteQueue[AnyMessage], clock: ManualClock, renew: bool
+) -> None:
+    """Deadlines in the file are whole milliseconds, and are rounded in the holder's favour."""
+    push(queue, "a")
+    clock.advance(0.0009)
+    [message] = queue.poll()
+    if renew:
+        clock.advance(1)
+        queue.extend(message)
+    clock.advance(LEASE - 0.0005)
+    assert queue.poll() == []
+    queue.ack(message)
+
+
 def test_an_idle_worker_does_not_write(queue: SQLiteQueue[AnyMessage]) -> None:
     queue.poll()
-    with use_connections(queue._database) as (_, writing):
+    with queue._database.begin_write() as writing:
         changes, statements = writing.total_changes, list[str]()
         writing.set_trace_callback(statements.append)
     assert [queue.poll() for _ in range(5)] == [[]] * 5
-    with use_connections(queue._database) as (_, writing):
+    with queue._database.begin_write() as writing:
         assert writing.total_changes == changes
     assert [statement for statement in statements if "UPDATE" in statement] == []
 
@@ -132,13 +158,14 @@ def test_a_checkpoint_is_deleted_with_the_ack_of_its_attempt(
 def test_one_statement_claims_a_batch_and_one_transaction_settles_it(
     queue: SQLiteQueue[AnyMessage],
 ) -> None:
-    push(queue, *(f"m{number}" for number in range(100)))
+    push(queue, *(f"m{number}" for number in range(51)))
     queue.poll(1)  # registers the worker and looks for leases that ended
     statements = list[str]()
-    with use_connections(queue._database) as (_, writing):
+    with queue._database.begin_write() as writing:
         writing.set_trace_callback(statements.append)
     statements.clear()
-    messages = queue.poll(50)
+    messages = queue.poll(100)
+    assert len(messages) == 50
     assert [statement.split()[0] for statement in statements] == ["UPDATE"]
     for settle in (
         lambda: queue.renew([message.lease for message in messages], LEASE),

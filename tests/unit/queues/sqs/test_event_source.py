@@ -4,7 +4,7 @@ import pytest
 
 from holdfast import AnyMessage, ConfigError
 from holdfast.queues.opening import make_queue_opener
-from holdfast.queues.sqs.event_source import make_client_and_address
+from holdfast.queues.sqs.address import make_client_and_address
 
 ACCOUNT = "123456789012"
 
