@@ -100,7 +100,7 @@ def require_downloads() -> None:
 
 def check_download_url(url: str) -> None:
     """Raise InvalidJob unless this is a plain http or https URL. The text never quotes it."""
-    from holdfast.exports.downloads.errors import TaskError
+    from holdfast.exports.downloads.task import TaskError
     from holdfast.exports.downloads.url_guard import parse_url as parse_download_url
 
     try:

@@ -10,16 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.doctor.aws import explain_aws_errors
 from holdfast.doctor.checks import CheckFailed, CheckResult, fail, ok, run_checks, warn
-from holdfast.doctor.stores import StoreKind, StoreTables, check_store
+from holdfast.doctor.stores import StoreKind, StoreTables, check_store, explain_aws_errors
 from holdfast.errors import ConfigError
 from holdfast.exports.building import create_job_tables, open_jobs
 from holdfast.exports.errors import JobNotFound
-from holdfast.exports.heartbeats.interval import check_interval
 from holdfast.exports.model import ACTIVE, CallbackState
 from holdfast.exports.ports import JobStateRepository
-from holdfast.exports.settings import HeartbeatSettings, find_job_store
+from holdfast.exports.settings import HeartbeatSettings, check_interval, find_job_store
 from holdfast.exports.sqlite_jobs import JOBS
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.settings import read_settings
@@ -63,15 +61,11 @@ def _check_pycurl(env: Mapping[str, str]) -> Iterator[CheckResult]:
         yield ok(f"is installed, with libcurl {pycurl.version_info()[1]}")
 
 
-def _check_store(env: Mapping[str, str]) -> Iterator[CheckResult]:
+def _check_job_store(env: Mapping[str, str]) -> Iterator[CheckResult]:
     return check_store(JOB_STORE, find_job_store(env), env)
 
 
-EXPORTS = (
-    ("settings", _check_settings),
-    ("pycurl", _check_pycurl),
-    ("job store", _check_store),
-)
+EXPORTS = (_check_settings, _check_pycurl, _check_job_store)
 
 
 # -- the job store
@@ -266,12 +260,7 @@ def _check_retry(state: TaskTokenState) -> Iterator[CheckResult]:
     yield ok(f"{state.name} does not try again after a timeout: the execution fails")
 
 
-WAITING_STATE = (
-    ("heartbeat", _check_heartbeat),
-    ("timeout", _check_timeout),
-    ("token", _check_token),
-    ("retry", _check_retry),
-)
+WAITING_STATE = (_check_heartbeat, _check_timeout, _check_token, _check_retry)
 
 
 # -- reading the definition

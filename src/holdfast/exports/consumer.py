@@ -23,9 +23,9 @@ from holdfast.exports.request import JobRequest, find_token
 from holdfast.exports.runner import JobRunner
 from holdfast.exports.tracker import JobTracker
 from holdfast.queue.message import AnyMessage
-from holdfast.worker.context import Context
 from holdfast.worker.handler import Result
 from holdfast.worker.outcome import Done, GiveBack, Reject, Retry
+from holdfast.worker.runner import Context
 
 # SQS ends a lease twelve hours after the receive. So long before that, the message is given
 # back and received again, and the job goes on.

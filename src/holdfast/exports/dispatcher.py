@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from holdfast.errors import HoldfastError
 from holdfast.exports.errors import StoreUnavailable
 from holdfast.exports.model import ExportJob, ExportTask, TaskResult, TaskStatus
-from holdfast.exports.pool.ports import Assignment
+from holdfast.exports.pool.worker import Assignment
 from holdfast.exports.ports import JobStateRepository
 from holdfast.exports.tracker import JobTracker
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock

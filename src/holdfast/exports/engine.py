@@ -12,22 +12,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.events import Events
-from holdfast.exports.active_jobs import ActiveJobLister
 from holdfast.exports.dispatcher import TaskDispatcher
 from holdfast.exports.errors import JobNotFound
 from holdfast.exports.events import JobCancelled
-from holdfast.exports.heartbeats.interval import RETRY_GRACE_SECONDS
 from holdfast.exports.model import ExportJob, ExportTask
 from holdfast.exports.pool.pool import WorkerPool
-from holdfast.exports.pool.ports import HandlerFactory
+from holdfast.exports.pool.worker import HandlerFactory
 from holdfast.exports.ports import JobStateRepository, StepFunctions
 from holdfast.exports.reconciler import Reconciler
-from holdfast.exports.runner import JobRunner, Listing
+from holdfast.exports.runner import JobRunner, Listing, NoHeartbeats
+from holdfast.exports.settings import RETRY_GRACE_SECONDS
 from holdfast.exports.tracker import JobTracker
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
-    from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
+    from holdfast.exports.orchestrator import HeartbeatOrchestrator
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class JobEngine:
         self.dispatcher.attach_pool(self.pool)
         self.orchestrator: HeartbeatOrchestrator | None = None
         if step_functions is not None:
-            from holdfast.exports.heartbeats import orchestrator
+            from holdfast.exports import orchestrator
 
             self.orchestrator = orchestrator.HeartbeatOrchestrator(
                 jobs,
@@ -102,12 +101,14 @@ class JobEngine:
                 events=events,
                 clock=clock,
             )
+        # The listing of the heartbeats, if they run.
+        lister = self.orchestrator.lister if self.orchestrator and settings.heartbeats else None
         self.reconciler = Reconciler(
             jobs,
             self.tracker,
             running=lambda: self.dispatcher.running,
             cancel=self._cancel,
-            lister=self._get_running_lister(settings),
+            lister=lister,
             stall_seconds=settings.stall_seconds,
             retry_grace_seconds=settings.retry_grace_seconds,
             interval_seconds=settings.interval_seconds,
@@ -118,7 +119,7 @@ class JobEngine:
             jobs,
             self.tracker,
             self.dispatcher,
-            self.orchestrator or _NoHeartbeats(),
+            self.orchestrator or NoHeartbeats(),
             listing,
             step_functions,
             events=events,
@@ -143,9 +144,6 @@ class JobEngine:
         if self.orchestrator is not None:
             self.orchestrator.stop()
 
-    def _get_running_lister(self, settings: EngineSettings) -> ActiveJobLister | None:
-        return self.orchestrator.lister if self.orchestrator and settings.heartbeats else None
-
     def _token_closed(self, job: ExportJob, code: str) -> None:
         with suppress(JobNotFound):  # not stored yet; the next heartbeat finds it again
             if self.tracker.token_closed(job, code).terminal:
@@ -155,14 +153,3 @@ class JobEngine:
         if job_id in self.dispatcher.running:
             self._events.emit(JobCancelled(job_id, code))
             self.dispatcher.cancel(job_id)
-
-
-class _NoHeartbeats:
-    """Replaces the orchestrator where Step Functions is not configured.
-
-    The runner refuses jobs with a token there.
-    """
-
-    def beat_now(self, job: ExportJob) -> None: ...
-
-    def forget(self, job_id: str) -> None: ...

@@ -21,30 +21,34 @@ So the gap is at most two intervals. Two processes may send the same heartbeat, 
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from secrets import token_hex
-from threading import Lock
+from threading import Event, Lock, Thread, current_thread
 
 from holdfast.doctor.checks import CheckLevel
+from holdfast.errors import ConfigError
 from holdfast.events import Events
 from holdfast.exports import events as ev
-from holdfast.exports.active_jobs import ActiveJobLister, ActiveJobReader, ProgressWatch
 from holdfast.exports.errors import CallbackRefused, TokenClosed
-from holdfast.exports.heartbeats.interval import check_heartbeat_settings, check_interval
-from holdfast.exports.heartbeats.schedule import (
+from holdfast.exports.heartbeat_schedule import (
     HeartbeatCycle,
     HeartbeatSchedule,
     HeartbeatTiming,
     ScheduledHeartbeat,
 )
-from holdfast.exports.heartbeats.thread_pool import ThreadPool, close_all
 from holdfast.exports.model import ExportJob
 from holdfast.exports.ports import StepFunctions
+from holdfast.exports.reconciler import ActiveJobLister, ActiveJobReader, ProgressWatch
+from holdfast.exports.settings import check_interval
 from holdfast.lease.background import BackgroundLoop
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 _log = logging.getLogger("holdfast")
+
+Work = Callable[[], None]
 
 _MAX_WAIT_SECONDS = 1.0  # so that heartbeats go on soon after the machine was suspended
 
@@ -366,3 +370,119 @@ class HeartbeatOrchestrator:
 def _can_beat(job: ExportJob) -> bool:
     """Return whether an execution waits for the job, as far as its row says."""
     return job.has_task_token() and job.token_closed_at is None
+
+
+def check_heartbeat_settings(
+    interval_seconds: float,
+    heartbeat_timeout_seconds: float | None,
+    stall_seconds: float | None,
+    concurrency: int,
+) -> None:
+    """Check the settings of an orchestrator. Raises ConfigError."""
+    if not interval_seconds > 0:
+        raise ConfigError(f"the heartbeat interval must be above 0, not {interval_seconds:g} s")
+    if heartbeat_timeout_seconds is not None:
+        result = check_interval(interval_seconds, heartbeat_timeout_seconds)
+        if result.level is CheckLevel.FAIL:
+            raise ConfigError(f"{result.found}; {result.remedy}")
+    if stall_seconds is not None and not stall_seconds > 0:
+        raise ConfigError(f"stall_seconds must be above 0, not {stall_seconds:g}")
+    if concurrency < 1:
+        raise ConfigError(f"heartbeats need at least one thread, not {concurrency}")
+
+
+class ThreadPool:
+    """Up to `size` threads, started when there is work for them.
+
+    If a callable raises, the error is logged and nothing else ends.
+    """
+
+    def __init__(self, name: str, size: int = 1) -> None:
+        self._name = name
+        self._size = size
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._threads: list[Thread] = []
+        self._load = 0  # submitted and not finished
+        self._closed = False
+        self._idle = Event()
+        self._idle.set()
+        self._lock = Lock()
+
+    def submit(self, work: Work) -> bool:
+        """Queue a callable. Returns False if the pool is closed or no thread can start."""
+        with self._lock:
+            if self._closed:
+                return False
+            if len(self._threads) < min(self._load + 1, self._size):
+                self._start_thread()
+            if not self._threads:
+                return False
+            self._load += 1
+            self._idle.clear()
+            self._queue.put(work)
+        return True
+
+    @property
+    def load(self) -> int:
+        """The number of callables that are submitted and not finished."""
+        return self._load
+
+    def close(self) -> None:
+        """Drop the callables that have not begun; those that run finish by themselves.
+
+        Call it once.
+        """
+        with self._lock:
+            self._closed = True
+            with suppress(Empty):
+                while True:
+                    self._queue.get_nowait()
+                    self._reduce_load()
+            for _ in self._threads:
+                self._queue.put(None)
+
+    def wait(self, clock: Clock, seconds: float) -> bool:
+        """Wait after `close` until the threads have ended; return whether they did.
+
+        Returns False at once in a thread of this pool, because that would wait for itself.
+        """
+        if current_thread() in self._threads or not clock.wait(self._idle, seconds):
+            return False
+        for thread in self._threads:
+            thread.join()
+        return True
+
+    def _start_thread(self) -> None:
+        thread = Thread(
+            target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # no thread can be started; the existing ones do the work
+            _log.warning("%s has no more than %d threads", self._name, len(self._threads))
+            return
+        self._threads.append(thread)
+
+    def _run(self) -> None:
+        while (work := self._queue.get()) is not None:
+            try:
+                work()
+            except Exception:  # a bug in one callable must not end the thread for the others
+                _log.exception("work of %s failed", self._name)
+            finally:
+                with self._lock:
+                    self._reduce_load()
+
+    def _reduce_load(self) -> None:
+        self._load -= 1
+        if self._load == 0:
+            self._idle.set()
+
+
+def close_all(pools: Sequence[ThreadPool], clock: Clock, seconds: float) -> bool:
+    """Close the pools and wait so long for all together; return whether all have ended."""
+    for pool in pools:
+        pool.close()
+    until = clock.monotonic() + seconds
+    ended = [pool.wait(clock, max(0.0, until - clock.monotonic())) for pool in pools]
+    return all(ended)

@@ -1,23 +1,23 @@
 """The pages of jobs: their progress, their failed tasks, and the callback that they owe."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from holdfast.errors import HoldfastError
 from holdfast.exports.building import open_jobs
 from holdfast.exports.file_names import find_store_in_folder
-from holdfast.exports.model import ACTIVE, ExportJob, JobStatus, TaskStatus
+from holdfast.exports.model import ACTIVE, ExportJob, ExportTask, JobStatus, TaskStatus
 from holdfast.exports.ports import JobStateRepository
 from holdfast.queue.watch import Reading
 from holdfast.urls import require_store
 from holdfast.web.actions import Action
 from holdfast.web.console import Console, LazyStore
 from holdfast.web.rendering import Page, Renderer, View
+from holdfast.web.views import read_or_explain
 
 MAX_FINISHED = 50
 MAX_TASKS = 50
@@ -79,7 +79,7 @@ class JobPages:
     """The views of one store of jobs, which is opened with the first read."""
 
     section, title = "jobs", "Jobs"
-    package, parts = "holdfast.exports.pages", "job_parts.html"
+    package, parts = "holdfast.exports", "job_parts.html"
     names: ClassVar[Mapping[str, Any]] = {
         "compute_pace": compute_pace,
         "describe_heartbeats": describe_heartbeats,
@@ -102,16 +102,13 @@ class JobPages:
         self._store.close()
 
     def _read(self) -> JobList:
-        try:
-            store = self._store.get()
-            active = [job for status in ACTIVE for job in store.find_by_status(status)]
-            finished = [
-                job
-                for status in (JobStatus.COMPLETED, JobStatus.FAILED)
-                for job in store.find_by_status(status)
-            ]
-        except (HoldfastError, OSError) as error:
-            return JobList(problem=str(error))
+        listed, problem = read_or_explain(self._read_list, JobList())
+        return replace(listed, problem=problem)
+
+    def _read_list(self) -> JobList:
+        find, ended = self._store.get().find_by_status, (JobStatus.COMPLETED, JobStatus.FAILED)
+        active = [job for status in ACTIVE for job in find(status)]
+        finished = [job for status in ended for job in find(status)]
         active.sort(key=lambda job: job.created_at)
         finished.sort(key=lambda job: job.completed_at or job.updated_at, reverse=True)
         return JobList(tuple(active), tuple(finished[:MAX_FINISHED]), len(finished))
@@ -123,14 +120,14 @@ class JobPages:
     def show_job(self, request: Request) -> Page:
         """Show one job with its first failed tasks."""
         job_id = request.query_params.get("id", "")
-        job, tasks, problem = None, [], ""
-        try:
-            store = self._store.get()
-            job = store.find_by_id(job_id)
-            if job is not None and job.state.failed_tasks:
-                tasks = store.tasks(job_id, status=TaskStatus.FAILED, limit=MAX_TASKS)
-        except (HoldfastError, OSError) as error:
-            problem = str(error)
+        job, problem = read_or_explain(lambda: self._store.get().find_by_id(job_id), None)
         if job is None and not problem:
             raise HTTPException(404, "The store holds no job with that id.")
+        tasks: list[ExportTask] = []
+        if job is not None and job.state.failed_tasks:
+            tasks, problem = read_or_explain(lambda: self._read_failed(job_id), tasks)
         return Page("job.html", {"job": job, "problem": problem, "tasks": tasks})
+
+    def _read_failed(self, job_id: str) -> list[ExportTask]:
+        store = self._store.get()
+        return store.tasks(job_id, status=TaskStatus.FAILED, limit=MAX_TASKS)

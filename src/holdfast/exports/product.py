@@ -25,7 +25,7 @@ PRODUCT = Product(
         "s3://.*": "holdfast.exports.target_check:examine_target",
         r"arn:.*:states:.*|.*\.json": "holdfast.exports.checks:examine_machine",
     },
-    pages="holdfast.exports.pages.jobs:JobPages",
+    pages="holdfast.exports.pages:JobPages",
     metrics="holdfast.exports.metrics:METRICS",
-    spans="holdfast.exports.spans:JobSpans",
+    spans="holdfast.exports.metrics:JobSpans",
 )

@@ -7,20 +7,153 @@
     runs here, ended elsewhere     ─▶ stopped here
 
 A pass repeats nothing that was done, so any number of processes may run one at once.
+
+The reconciler and the heartbeats list the active jobs in the same way. A job without progress
+since the last listing may have lost its process, so others send its heartbeats. A job without
+progress for `stall_seconds` is stalled: it gets no heartbeats, and the reconciler fails it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from math import inf
+from typing import Protocol
 
 from holdfast.events import Events
-from holdfast.exports.active_jobs import ActiveJobLister
-from holdfast.exports.events import JobNotReconciled
-from holdfast.exports.heartbeats.interval import RETRY_GRACE_SECONDS
-from holdfast.exports.model import CallbackState, ExportJob
+from holdfast.exports.events import ActiveJobsUnknown, JobNotReconciled
+from holdfast.exports.model import ACTIVE, CallbackState, ExportJob, JobStatus
 from holdfast.exports.ports import JobStateRepository
+from holdfast.exports.settings import RETRY_GRACE_SECONDS
 from holdfast.exports.tracker import JobTracker
 from holdfast.lease.background import BackgroundLoop
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+
+
+class ActiveJobReader(Protocol):
+    """The part of the job store that heartbeats use. It can only read.
+
+    Every JobStateRepository is an ActiveJobReader.
+    """
+
+    def find_by_id(self, job_id: str) -> ExportJob | None:
+        """Return the job, or None if there is none."""
+
+    def find_by_status(self, status: JobStatus) -> list[ExportJob]:
+        """Return all jobs of that status."""
+
+
+class ActiveJobLister:
+    """Lists the active jobs, for a component that lists them every `interval_seconds`.
+
+    A job is stalled if it made no progress for `stall_seconds`. Progress is noted by the wall
+    clock, which other hosts share. If that clock is set forward, every job would seem stalled
+    at once, so each job then gets the whole time again.
+    """
+
+    def __init__(
+        self,
+        jobs: ActiveJobReader,
+        events: Events,
+        clock: Clock,
+        *,
+        stall_seconds: float | None,
+        interval_seconds: float,
+    ) -> None:
+        self._jobs = jobs
+        self._events = events
+        self._clock = clock
+        self._stall_seconds = stall_seconds
+        self._max_clock_jump_seconds = 2 * interval_seconds
+        self._seen_at: tuple[float, float] | None = None  # wall, monotonic
+        self._not_before = 0.0
+        self._failed_in_a_row = 0
+        self._last_listing: tuple[float, dict[str, ExportJob]] = (-inf, {})
+
+    def list(self, *, max_age_seconds: float = 0.0) -> dict[str, ExportJob] | None:
+        """Return the active jobs by id, or None if the store does not respond.
+
+        If the last listing is younger than `max_age_seconds`, it is returned again.
+        """
+        self._check_clock()
+        asked_at = self._clock.monotonic()
+        listed_at, listed = self._last_listing
+        if asked_at - listed_at < max_age_seconds:
+            return dict(listed)
+        try:
+            # In this order, a job that moves on between the calls is in both listings. In
+            # the opposite order it could be in neither.
+            active = {
+                job.job_id: job
+                for status in ACTIVE
+                for job in self._jobs.find_by_status(status)
+                if not job.terminal
+            }
+        except Exception as error:
+            self._failed_in_a_row += 1
+            name = type(error).__name__
+            self._events.emit(ActiveJobsUnknown(name, self._failed_in_a_row))
+            return None
+        self._failed_in_a_row = 0
+        self._last_listing = asked_at, active
+        return dict(active)
+
+    def measure_stall(self, job: ExportJob) -> float | None:
+        """Return for how many seconds the job has stalled, or None if it has not."""
+        if self._stall_seconds is None:
+            return None
+        seconds = self._clock.time() - max(job.last_progress_at, self._not_before)
+        return seconds if seconds > self._stall_seconds else None
+
+    def has_stalled(self, job: ExportJob) -> bool:
+        """Return whether a listed job has stalled, also if it is read again.
+
+        The listing may be behind, and missing beats end the job. If the job cannot be read,
+        it gets its heartbeat and is checked in the next cycle.
+        """
+        if self.measure_stall(job) is None:
+            return False
+        try:
+            stored = self._jobs.find_by_id(job.job_id)
+        except Exception:
+            return False
+        if stored is None or stored.terminal:
+            return False
+        return self.measure_stall(stored) is not None
+
+    def _check_clock(self) -> None:
+        """Notice that the wall clock was set since the last listing."""
+        wall, monotonic = self._clock.time(), self._clock.monotonic()
+        if self._seen_at is not None:
+            jump = (wall - self._seen_at[0]) - (monotonic - self._seen_at[1])
+            if jump > self._max_clock_jump_seconds:
+                self._not_before = wall
+        self._seen_at = wall, monotonic
+
+
+class ProgressWatch:
+    """Finds the jobs that made no progress since the last listing.
+
+    The time of progress is only compared with the one in the last listing, for being the
+    same. So it does not matter how far the clocks of two hosts differ. Only a job that is
+    listed for the first time is judged by this host's clock. If the clocks differ, it is
+    found one listing later, or gets heartbeats until then although its process lives.
+    """
+
+    def __init__(self, clock: Clock, *, max_quiet_seconds: float) -> None:
+        """Create a watch; a job that is new here may be quiet for `max_quiet_seconds`."""
+        self._clock = clock
+        self._max_quiet_seconds = max_quiet_seconds
+        self._progress_at: dict[str, float] = {}  # in the last listing
+
+    def find_unmoved(self, active: Mapping[str, ExportJob]) -> set[str]:
+        """Return the ids of the jobs without progress, and remember this listing."""
+        new_before = self._clock.time() - self._max_quiet_seconds
+        before = self._progress_at
+        self._progress_at = {job_id: job.last_progress_at for job_id, job in active.items()}
+        return {
+            job_id
+            for job_id, at in self._progress_at.items()
+            if (before[job_id] == at if job_id in before else at <= new_before)
+        }
 
 
 class Reconciler:

@@ -130,7 +130,7 @@ _PENDING = {
 }
 
 
-def row_from_task(job_no: int, task: ExportTask) -> dict[str, Any]:
+def row_from_task(job_no: int | str, task: ExportTask) -> dict[str, Any]:
     """Return the row of a task that is pending, whatever its status is."""
     return {
         "job_no": job_no,

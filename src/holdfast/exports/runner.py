@@ -48,6 +48,17 @@ class JobHeartbeats(Protocol):
         """Send no more heartbeats for the job."""
 
 
+class NoHeartbeats:
+    """Replaces the orchestrator where Step Functions is not configured.
+
+    The runner refuses jobs with a token there.
+    """
+
+    def beat_now(self, job: ExportJob) -> None: ...
+
+    def forget(self, job_id: str) -> None: ...
+
+
 class JobRunner:
     """Runs jobs, one per calling thread. Two calls for the same job run one after the other."""
 

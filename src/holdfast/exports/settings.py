@@ -6,14 +6,14 @@ from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from holdfast.doctor.checks import CheckLevel, CheckResult
+from holdfast.doctor.checks import CheckLevel, CheckResult, fail, ok, warn
 from holdfast.exports.file_names import find_store_in_folder
-from holdfast.exports.heartbeats.interval import (
-    MIN_INTERVAL_MS,
-    RETRY_GRACE_SECONDS,
-    check_interval,
-)
 from holdfast.settings import Settings, read_settings
+
+MIN_INTERVAL_MS = 1000
+# How long a job whose token was closed waits for another one. It covers every Retry of
+# infra/exports.yaml: its waits, and the time for which each new message may be in the queue.
+RETRY_GRACE_SECONDS = 600.0
 
 
 def _split_list(value: object) -> object:
@@ -149,3 +149,22 @@ class HeartbeatSettings(Settings):
         if (timeout := self.heartbeat_timeout_seconds) is None:
             return None
         return check_interval(self.interval_seconds, timeout)
+
+
+def check_interval(interval_seconds: float, heartbeat_seconds: float) -> CheckResult:
+    """Compare the interval with HeartbeatSeconds. This is the only place with that rule.
+
+    If HeartbeatSeconds is below twice the interval, one late heartbeat ends the job, so the
+    check fails. From three times the interval on, a heartbeat may fail with all its
+    retries. In between it works, with a warning.
+    """
+    settings = f"HeartbeatSeconds {heartbeat_seconds:g}, a beat every {interval_seconds:g} s"
+    remedy = f"set HeartbeatSeconds to {3 * interval_seconds:g} or more"
+    if (fitting_ms := int(heartbeat_seconds * 1000 / 3)) >= MIN_INTERVAL_MS:
+        remedy += f", or STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS to {fitting_ms} or less"
+    if heartbeat_seconds < 2 * interval_seconds:
+        problem = f"{settings}: below twice the interval, one late beat ends the job"
+        return fail(problem, remedy)
+    if heartbeat_seconds < 3 * interval_seconds:
+        return warn(f"{settings}: little room for a beat that is late", remedy)
+    return ok(settings)

@@ -68,15 +68,13 @@ class _Task:
 class SimulatedStepFunctions:
     """A StepFunctions that keeps the rules of the service and fails on request.
 
-    `latency_seconds` passes before each call is acted on. Faults are used up one per call,
-    in the order in which they were added: `throttle(3)` refuses the next three calls,
-    `deny(1)` answers InvalidToken to one call whatever its token is, and `lose_replies(2)`
-    acts on two calls without a response. While `down` is True, it neither acts nor responds.
-    Safe to share between threads.
+    Faults are used up one per call, in the order in which they were added: `throttle(3)`
+    refuses the next three calls, `deny(1)` answers InvalidToken to one call whatever its token
+    is, and `lose_replies(2)` acts on two calls without a response. While `down` is True, it
+    neither acts nor responds. Safe to share between threads.
     """
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK, *, latency_seconds: float = 0.0) -> None:
-        self.latency_seconds = latency_seconds
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.down = False
         self.calls = 0
         self.accepted: list[AcceptedCallback] = []
@@ -146,8 +144,6 @@ class SimulatedStepFunctions:
         self._call(AcceptedCallback("heartbeat", token))
 
     def _call(self, callback: AcceptedCallback) -> None:
-        if self.latency_seconds:
-            self._clock.sleep(self.latency_seconds)
         with self._lock:
             self.calls += 1
             if self.down:

@@ -11,8 +11,7 @@ from holdfast.exports.row_store import RowJobStore
 from holdfast.exports.transitions import Rule
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.store.sqlite.connection import Durability, Schema
-from holdfast.store.sqlite.database import Database
-from holdfast.store.sqlite.memory import MemoryDatabase
+from holdfast.store.sqlite.database import Database, MemoryDatabase
 
 # Tasks refer to their job by number. No number is used twice, so a remaining task of a deleted
 # job can never be taken for a task of a later job with the same id. Tasks are stored in the

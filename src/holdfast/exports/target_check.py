@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from holdfast.doctor.aws import explain_aws_errors
 from holdfast.doctor.checks import CheckFailed, CheckResult, grade, ok, run_checks
 from holdfast.exports.file_names import OWN_FOLDER
 from holdfast.urls import TARGETS, parse_url
@@ -67,6 +66,7 @@ def _check_s3(to: str) -> Iterator[CheckResult]:
     """
     from holdfast.aws.checked_call import call_checked
     from holdfast.aws.clients import make_retrying_client
+    from holdfast.doctor.stores import explain_aws_errors
 
     client = make_retrying_client("s3")
     bucket, _, prefix = parse_url(to, TARGETS).path.partition("/")

@@ -4,8 +4,8 @@ A rule takes the job, the time and its own arguments. It returns the new job, th
 if nothing changes, or the refusal, which is the error that the store raises. `apply_rule` does
 what all rules have in common.
 
-SQLite and memory apply a rule within a transaction. DynamoDB cannot do that. There a condition
-guards the write, and if it refuses, the rule explains why for the row that it refused.
+A store applies a rule to the row that it read, and writes the result unless another writer
+changed the row meanwhile. In that case it applies the rule again, to the newer row.
 """
 
 from collections.abc import Callable, Sequence
@@ -125,7 +125,7 @@ def seal_job(job: ExportJob, _now: float, total_tasks: int) -> ExportJob | Holdf
     """
     if job.sealed and job.state.total_tasks == total_tasks:
         return job
-    return refuse_listing(job) or replace(
+    return _refuse_listing(job) or replace(
         job,
         sealed=True,
         state=replace(job.state, total_tasks=total_tasks),
@@ -135,10 +135,10 @@ def seal_job(job: ExportJob, _now: float, total_tasks: int) -> ExportJob | Holdf
 
 def accept_tasks(job: ExportJob, _now: float) -> ExportJob | HoldfastError:
     """Accept tasks of a listing. The write makes a concurrent seal conflict with it."""
-    return refuse_listing(job) or replace(job)
+    return _refuse_listing(job) or replace(job)
 
 
-def refuse_listing(job: ExportJob) -> HoldfastError | None:
+def _refuse_listing(job: ExportJob) -> HoldfastError | None:
     """Return why the job accepts no more tasks, or None if it does."""
     if job.is_decided:
         return JobClosed(f"{_describe_state(job)}: it accepts no more tasks")
@@ -152,7 +152,7 @@ def count_results(
     job: ExportJob, now: float, completed: int, failed: int
 ) -> ExportJob | HoldfastError:
     """Count tasks that were finished just now. Their rows are written in the same step."""
-    if (refusal := refuse_counting(job)) or not completed + failed:
+    if (refusal := _refuse_counting(job)) or not completed + failed:
         return refusal or job
     state = replace(
         job.state,
@@ -163,7 +163,7 @@ def count_results(
     return replace(job, state=state, remaining_tasks=remaining, last_progress_at=now)
 
 
-def refuse_counting(job: ExportJob) -> HoldfastError | None:
+def _refuse_counting(job: ExportJob) -> HoldfastError | None:
     """Return why the job counts no results, or None if it does."""
     if job.status is JobStatus.DOWNLOADING and not job.is_decided:
         return None
@@ -187,23 +187,14 @@ def record_progress(job: ExportJob, now: float) -> ExportJob:
 # -- the outcome and its callback
 
 
-def claim_outcome(job: ExportJob, _now: float, failed_tasks: int | None = None) -> ExportJob:
-    """Decide the outcome of a job whose tasks are all counted.
-
-    `failed_tasks` is the number that the caller has read, if it must still be that.
-    """
-    if not job.all_counted or failed_tasks not in (None, job.state.failed_tasks):
+def claim_outcome(job: ExportJob, _now: float) -> ExportJob:
+    """Decide the outcome of a job whose tasks are all counted."""
+    if not job.all_counted:
         return job
-    status, error = choose_outcome(job.state.failed_tasks)
-    return replace(job, callback=Callback(CallbackState.PENDING, status, error))
-
-
-def choose_outcome(failed_tasks: int) -> tuple[JobStatus, JobError | None]:
-    """Return the outcome of a job with so many failed tasks."""
-    if not failed_tasks:
-        return JobStatus.COMPLETED, None
-    error = JobError("JobCompletedWithFailures", f"{failed_tasks} tasks failed")
-    return JobStatus.FAILED, error
+    if not job.state.failed_tasks:
+        return replace(job, callback=Callback(CallbackState.PENDING, JobStatus.COMPLETED))
+    reason = f"{job.state.failed_tasks} tasks failed"
+    return give_up_job(job, _now, JobError("JobCompletedWithFailures", reason))
 
 
 def give_up_job(job: ExportJob, _now: float, error: JobError) -> ExportJob:
@@ -282,16 +273,12 @@ def give_up_closed(job: ExportJob, now: float, grace_seconds: float) -> ExportJo
     return give_up_job(job, now, job.error)
 
 
-def attach_token(
-    job: ExportJob, _now: float, token: TaskToken, _can_reopen: bool | None = None
-) -> ExportJob | HoldfastError:
+def attach_token(job: ExportJob, _now: float, token: TaskToken) -> ExportJob | HoldfastError:
     """Give the job to another execution, unless it has or had that token.
 
     The message of a superseded execution may be delivered again, and must not get it back. A
     job that failed because its token was closed is DOWNLOADING again, with its counters; if
     all tasks are counted, its outcome is decided anew.
-
-    `_can_reopen` is what the caller has read; only DynamoDB's condition depends on it.
     """
     if job.has_seen(token):
         return job

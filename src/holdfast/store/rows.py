@@ -1,20 +1,21 @@
 """The port of stores on rows: tables whose rows are read and written in transactions.
 
-SQLite and memory implement it, so a store that uses only this is written once for both.
+SQLite, memory and DynamoDB implement it, so a store that uses only this is written once.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 Row = Mapping[str, Any]  # columns and plain values: texts, numbers, None, lists, dicts
+T = TypeVar("T")
 
 
 class Rows(Protocol):
     """The rows of all tables, within one transaction.
 
     `where` maps columns to the values that a row must have. A name may end in ` <` or ` >`.
-    All rows and conditions of one call name the same columns.
+    All rows and conditions of one call name the same columns. A transaction changes a row at
+    most once.
     """
 
     def select(
@@ -45,14 +46,24 @@ class Rows(Protocol):
 class RowDatabase(Protocol):
     """The tables of one store, for all of its threads."""
 
-    def begin_read(self) -> AbstractContextManager[Rows]:
-        """Begin a transaction that sees one state of the rows throughout."""
+    def read(self, body: Callable[[Rows], T]) -> T:
+        """Return what the body reads, in one state throughout if the database can do so."""
 
-    def begin_write(self, *, durable: bool = True) -> AbstractContextManager[Rows]:
-        """Begin a transaction as the only writer. Either all of its writes happen or none.
+    def write(self, body: Callable[[Rows], T]) -> T:
+        """Run the body in a transaction, and return its result after the commit.
 
-        A write that is not `durable` reaches the disk with the next durable one. A power cut in
-        between undoes it as if it had not been requested.
+        Either all of its writes happen or none. The rows that it read and changed are those
+        that it changes: if another writer was first, the body runs again on the newer rows, so
+        it must change nothing but rows.
+        """
+
+    def split(
+        self, entries: Iterable[T], measure: Callable[[T], int] | None
+    ) -> Iterator[list[T]]:
+        """Yield the entries in groups, each of which one transaction can write as rows beside a
+        row of another table.
+
+        `measure` returns the bytes of an entry's row; without it, all rows are small.
         """
 
     def close(self) -> None:

@@ -3,43 +3,21 @@
 import json
 import os
 import subprocess
-import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 from holdfast.exports.building import open_jobs
 from holdfast.exports.model import ExportJob, JobStatus
-from support.cli.commands import WAIT_TIMEOUT_SECONDS, Cli, Ran, clean_env, eventually, start
-from support.http_server import Ask, LoopbackServer, Route, Wire, file, status
+from support.cli.commands import Cli, Ran, clean_env, start
+from support.http_server import LoopbackServer, file, gated, status
+from support.waiting import wait_until
 
 CANARY = "SIGNATURE-CANARY"
 TOKEN = "AAAA-TOKEN-CANARY"
-# No credentials, so that nothing here calls AWS.
-NO_AWS = {
-    "AWS_CONFIG_FILE": "/nonexistent",
-    "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
-
-
-def make_gated(data: bytes, gate: Event) -> Route:
-    """Return a route that sends the first byte at once and the rest when the gate opens."""
-
-    def route(ask: Ask, wire: Wire) -> None:
-        if gate.is_set():
-            file(data)(ask, wire)
-            return
-        wire.head("200 OK", f"Content-Length: {len(data)}", 'ETag: "v1"')
-        wire.body(data[:1])
-        while not (gate.is_set() or wire.stopped.is_set()):
-            time.sleep(0.02)
-        wire.body(data[1:])
-
-    return route
 
 
 class ExportCli:
@@ -57,7 +35,7 @@ class ExportCli:
         for name in names:
             self.server.on(f"/{name}", file(self.make_data(name)))
         for name in slow:
-            self.server.on(f"/{name}", make_gated(self.make_data(name), self.gates[name]))
+            self.server.on(f"/{name}", gated(self.make_data(name), self.gates[name]))
         for name in bad:
             self.server.on(f"/{name}", status("404 Not Found"))
 
@@ -85,9 +63,6 @@ class ExportCli:
     def count_requests(self, *names: str) -> list[int]:
         return [len(self.server.asked(f"/{name}")) for name in names]
 
-    def find_requested(self, *names: str) -> tuple[str, ...]:
-        return tuple(name for name in names if self.server.asked(f"/{name}"))
-
     # -- running
 
     def make_arguments(self, *words: str) -> list[str]:
@@ -98,9 +73,7 @@ class ExportCli:
         return self.cli(*words, stdin=stdin)
 
     def start(self, *words: str, **env: str) -> "subprocess.Popen[bytes]":
-        process = start(
-            self.folder, *self.make_arguments(*words), env=clean_env(**NO_AWS, **env)
-        )
+        process = start(self.folder, *self.make_arguments(*words), env=clean_env(**env))
         self._started.append(process)
         return process
 
@@ -133,33 +106,15 @@ class ExportCli:
 
     def wait_for_tasks(self, count: int, store: str = "out/.holdfast/jobs.db") -> None:
         """Wait until `count` tasks are counted."""
-        eventually(
+        wait_until(
             lambda: sum(job.state.completed_tasks for job in self.read_jobs(store)) >= count
         )
 
 
-def wait_for_line(process: "subprocess.Popen[bytes]", words: bytes) -> None:
-    """Read the log until these words occur."""
-    assert process.stderr is not None
-    assert any(words in line for line in process.stderr), "the log ended without these words"
-
-
-def wait_for_end(process: "subprocess.Popen[bytes]") -> Ran:
-    out, err = process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
-    return Ran(process.returncode, out.decode(), err.decode())
-
-
 def list_children(pid: int) -> list[int]:
-    children = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit():
-                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
-                if int(parent) == pid:
-                    children.append(int(entry.name))
-        except OSError:
-            continue
-    return children
+    """Return the processes that the threads of a process have started."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for children in lists for child in children.read_text().split()]
 
 
 def list_workers(pid: int) -> list[int]:
@@ -176,9 +131,5 @@ def _get_session(pid: int) -> int:
 
 @contextmanager
 def open_export_cli(cli: Cli) -> Iterator[ExportCli]:
-    with LoopbackServer() as server:
-        place = ExportCli(cli, server)
-        try:
-            yield place
-        finally:
-            place.close()
+    with LoopbackServer() as server, closing(ExportCli(cli, server)) as place:
+        yield place

@@ -16,7 +16,7 @@ from holdfast.exports.downloads.work import ExportWork, WorkSettings
 from holdfast.exports.file_names import OWN_FOLDER
 from holdfast.lease.clock import Clock
 from holdfast.testing import ManualClock
-from support.http_server import LoopbackServer
+from support.http_server import ETAG, Ask, LoopbackServer, Route, Wire
 
 _PROCESS = """
 import json, resource, sys
@@ -37,11 +37,67 @@ def sha256(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def until(true: Callable[[], bool], seconds: float = 30) -> None:
-    give_up_at = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < give_up_at, "it did not come true"
-        time.sleep(0.01)
+# -- routes of servers with peculiarities
+
+
+def rest(data: bytes, *, etag: str = ETAG, shift: int = 0) -> Route:
+    """Send the rest with a range that begins `shift` later, whatever If-Range says."""
+
+    def route(ask: Ask, wire: Wire) -> None:
+        piece, first = data[ask.start :], ask.start + shift
+        span = f"Content-Range: bytes {first}-{len(data) - 1}/{len(data)}"
+        length = f"Content-Length: {len(piece)}"
+        wire.head("206 Partial Content", length, span, f"ETag: {etag}")
+        wire.body(piece)
+
+    return route
+
+
+def cut(
+    data: bytes,
+    at: int,
+    *,
+    etag: str | None = ETAG,
+    length: int | None = None,
+    then: Callable[[Wire], None] = Wire.close,
+) -> Route:
+    """Send the file up to a byte, then close the connection, or let it hang."""
+
+    def route(ask: Ask, wire: Wire) -> None:
+        tags = [f"ETag: {etag}"] if etag else []
+        wire.head("200 OK", f"Content-Length: {length or len(data)}", *tags)
+        wire.body(data[:at])
+        then(wire)
+
+    return route
+
+
+def chunked(data: bytes, *fields: str, whole: bool = True) -> Route:
+    def route(ask: Ask, wire: Wire) -> None:
+        wire.head("200 OK", "Transfer-Encoding: chunked", *fields)
+        for at in range(0, len(data), 10_000):
+            piece = data[at : at + 10_000]
+            wire.send(b"%x\r\n%s\r\n" % (len(piece), piece))
+        if whole:
+            wire.send(b"0\r\n\r\n")
+        else:
+            wire.close()
+
+    return route
+
+
+def until_closed(data: bytes, *fields: str) -> Route:
+    """Respond like an old server: the end of the connection is the end of the file."""
+
+    def route(ask: Ask, wire: Wire) -> None:
+        wire.head("200 OK", "Connection: close", *fields)
+        wire.body(data)
+        wire.close()
+
+    return route
+
+
+# -- exports
 
 
 @dataclass
@@ -131,9 +187,3 @@ def result_of(process: "subprocess.Popen[bytes]") -> dict[str, Any]:
     out, _ = process.communicate(timeout=120)
     result: dict[str, Any] = json.loads(out)
     return result
-
-
-@contextmanager
-def export_place(folder: Path) -> Iterator[ExportPlace]:
-    with LoopbackServer() as server:
-        yield ExportPlace(server, folder / "target")

@@ -9,10 +9,18 @@ import re
 import signal
 import sqlite3
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import typer
+from export_cli import (
+    CANARY,
+    TOKEN,
+    ExportCli,
+    list_children,
+    list_workers,
+    open_export_cli,
+)
+from export_place import cut
 from moto import mock_aws
 
 from holdfast.cli.arguments import parse_size
@@ -20,40 +28,19 @@ from holdfast.exports.commands.plan import read_list
 from holdfast.exports.model import JobStatus
 from holdfast.text import format_bytes
 from support.cli.commands import (
-    WAIT_TIMEOUT_SECONDS,
     Cli,
     OnTerminal,
     Ran,
-    eventually,
+    log_contains,
     prepend_path,
     real,
     require_one_line,
-)
-from support.cli.export_folder import (
-    CANARY,
-    NO_AWS,
-    TOKEN,
-    ExportCli,
-    list_children,
-    list_workers,
-    open_export_cli,
     wait_for_end,
-    wait_for_line,
 )
-from support.http_server import cut, file, redirect
+from support.http_server import file, redirect
 from support.paths import ROOT
-from support.workers.running import is_alive
-
-
-@pytest.fixture
-def cli(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Cli:
-    for name, value in NO_AWS.items():
-        monkeypatch.setenv(name, value)
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    return Cli(tmp_path, capsys, monkeypatch)
+from support.waiting import WAIT_TIMEOUT_SECONDS, wait_until
+from support.workers.notes import is_alive
 
 
 @pytest.fixture
@@ -271,7 +258,7 @@ def test_nothing_is_left_open_in_any_process_of_a_run(place: ExportCli) -> None:
     assert ran.code == 1
     assert "8 of 10 done" in ran.out
     assert "ResourceWarning" not in ran.err
-    eventually(lambda: place.server.open == 0)
+    wait_until(lambda: place.server.open == 0)
 
 
 # -- kills and interruptions
@@ -285,10 +272,10 @@ def test_a_killed_command_continues_without_fetching_finished_files_again(
     place.serve(*names[:3], slow=names[3:])
     process = place.start("run", place.write_urls(*names), "--to", "out")
     place.wait_for_tasks(3)
-    crew = eventually(lambda: list_workers(process.pid))
+    crew = wait_until(lambda: list_workers(process.pid))
     process.kill()
     process.wait()
-    eventually(lambda: not any(map(is_alive, crew)))
+    wait_until(lambda: not any(map(is_alive, crew)))
     assert place.read_files() == place.expect_files(*names[:3])
 
     place.open()
@@ -304,10 +291,10 @@ def test_a_killed_worker_is_replaced_and_its_files_are_fetched(place: ExportCli)
     place.serve("a.txt", slow=("slow",))
     process = place.start("run", place.write_urls("a.txt", "slow"), "--to", "out")
     place.wait_for_tasks(1)
-    eventually(lambda: place.count_requests("slow") == [1])
+    wait_until(lambda: place.count_requests("slow") == [1])
     [worker] = list_workers(process.pid)
     os.kill(worker, signal.SIGKILL)
-    eventually(lambda: place.count_requests("slow") == [2])
+    wait_until(lambda: place.count_requests("slow") == [2])
     place.open()
     ran = wait_for_end(process)
     assert ran.code == 0, ran.err
@@ -321,11 +308,14 @@ def test_ctrl_c_lets_running_downloads_finish(place: ExportCli) -> None:
     process = place.start(
         "run", place.write_urls(*names), "--to", "out", HOLDFAST_DRAIN_SECONDS="2"
     )
-    running = eventually(
-        lambda: place.find_requested(*names) if sum(place.count_requests(*names)) >= 4 else ()
+    running = wait_until(
+        lambda: (
+            sum(place.count_requests(*names)) >= 4
+            and [name for name in names if place.server.asked(f"/{name}")]
+        )
     )
     process.send_signal(signal.SIGINT)
-    wait_for_line(process, b"draining: 4 running, up to 2.0 s")
+    assert log_contains(process, b"draining: 4 running, up to 2.0 s")
     place.open(*running)  # a download that starts now does not end in time
     ran = wait_for_end(process)
     assert ran.code == 130
@@ -346,7 +336,7 @@ def test_ctrl_c_twice_does_not_wait(place: ExportCli) -> None:
     process = place.start("run", place.write_urls("a.txt", "slow"), "--to", "out", "--json")
     place.wait_for_tasks(1)
     process.send_signal(signal.SIGINT)
-    wait_for_line(process, b"draining: 1 running")
+    assert log_contains(process, b"draining: 1 running")
     process.send_signal(signal.SIGINT)
     ran = wait_for_end(process)
     assert ran.code == 130
@@ -382,7 +372,7 @@ def test_the_live_view_shows_names_cleaned_and_no_query(place: ExportCli) -> Non
     entry = {"url": place.make_url("slow"), "key": "[red]big\u200b.bin"}
     (place.folder / "urls.txt").write_text(json.dumps(entry))
     words = place.make_arguments("run", "urls.txt", "--to", "out")
-    terminal = OnTerminal(place.folder, *words, **NO_AWS)
+    terminal = OnTerminal(place.folder, *words)
     try:
         terminal.read(b"[red]big\\u200b.bin", b"0 of 1")
         place.open()

@@ -8,39 +8,30 @@ import json
 import signal
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
-from moto import mock_aws
-
-from holdfast import AnyMessage, MessageState, open_queue
-from support.cli.commands import Cli, Ran, eventually, require_one_line
-from support.cli.export_folder import (
+from export_cli import (
     CANARY,
-    NO_AWS,
     TOKEN,
     ExportCli,
     list_children,
     open_export_cli,
-    wait_for_end,
-    wait_for_line,
 )
+from moto import mock_aws
+
+from holdfast import AnyMessage, MessageState, open_queue
+from support.cli.commands import Cli, Ran, log_contains, require_one_line, wait_for_end
 from support.paths import ROOT
+from support.waiting import wait_until
 
 STORE = "data/exports/jobs.db"
 
 
 @pytest.fixture
-def place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ExportCli]:
-    for name, value in NO_AWS.items():
-        monkeypatch.setenv(name, value)
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    with open_export_cli(Cli(tmp_path, capsys, monkeypatch)) as place:
+def place(cli: Cli) -> Iterator[ExportCli]:
+    with open_export_cli(cli) as place:
         yield place
 
 
@@ -94,7 +85,7 @@ def test_sigterm_gives_the_job_back_and_the_next_service_finishes_it(place: Expo
     push(place, "job-1", "a.txt", "slow")
     process = place.start("serve", "exports", "--to", "out", "--drain", "200ms")
     place.wait_for_tasks(1, STORE)
-    eventually(lambda: place.count_requests("slow") == [1])
+    wait_until(lambda: place.count_requests("slow") == [1])
     process.send_signal(signal.SIGTERM)
     ran = wait_for_end(process)
     assert ran.code == 0, ran.err
@@ -118,9 +109,9 @@ def test_a_second_signal_stops_now_and_gives_the_job_back(place: ExportCli) -> N
     push(place, "job-1", "a.txt", "slow")
     process = place.start("serve", "exports", "--to", "out", "--drain", "10m")
     place.wait_for_tasks(1, STORE)
-    eventually(lambda: place.count_requests("slow") == [1])
+    wait_until(lambda: place.count_requests("slow") == [1])
     process.send_signal(signal.SIGINT)
-    wait_for_line(process, b"draining: 1 running, up to 10 min")
+    assert log_contains(process, b"draining: 1 running, up to 10 min")
     process.send_signal(signal.SIGTERM)
     ran = wait_for_end(process)
     assert ran.code == 143
@@ -172,7 +163,7 @@ def test_metrics_are_served_while_it_runs(place: ExportCli) -> None:
         with urllib.request.urlopen(address) as page:
             return b'holdfast_jobs_finished_total{status="COMPLETED"} 1.0' in page.read()
 
-    eventually(done)
+    wait_until(done)
     process.send_signal(signal.SIGTERM)
     assert wait_for_end(process).code == 0
 
@@ -230,7 +221,7 @@ def test_an_execution_waits_for_the_job_and_is_answered(
         arn = client.start_execution(stateMachineArn=machine, name="one", input=asked)[
             "executionArn"
         ]
-        [message] = eventually(
+        [message] = wait_until(
             lambda: sqs.receive_message(QueueUrl=url, VisibilityTimeout=0).get("Messages")
         )
         token = json.loads(message["Body"])["taskToken"]
@@ -239,7 +230,7 @@ def test_an_execution_waits_for_the_job_and_is_answered(
         assert ran.code == 0, ran.err
         assert ran.json["completed"] == 1
         assert token not in ran.out + ran.err
-        execution = eventually(
+        execution = wait_until(
             lambda: _unless_running(client.describe_execution(executionArn=arn))
         )
     assert execution["status"] == "SUCCEEDED"

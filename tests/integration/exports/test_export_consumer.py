@@ -4,9 +4,8 @@
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from threading import Thread
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from holdfast.queue.message import AnyMessage
 from holdfast.testing import MemoryQueue
 from holdfast.worker.worker import Worker
 from support.exports.stage import make_runner
+from support.waiting import wait_until
 
 CANARY = "secret-canary"
 
@@ -94,14 +94,6 @@ def make_message(**more: Any) -> dict[str, Any]:
 
 
 URLS = [{"url": "https://files.example/a"}, {"url": "https://files.example/b", "key": "b.pdf"}]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until the condition is true."""
-    until = monotonic() + 30
-    while not condition():
-        assert monotonic() < until, "the condition did not become true"
-        sleep(0.005)
 
 
 @pytest.mark.requirement("R004-022", "R004-078", "R004-079")
@@ -188,10 +180,10 @@ def test_the_last_attempt_of_a_second_message_does_not_fail_a_job_that_runs(
     place.push(**make_message(taskToken=token.reveal(), tasks=URLS))
     run = Thread(target=place.worker.run)
     run.start()
-    wait_for(lambda: bool(place.pool.taken))
+    wait_until(lambda: place.pool.taken)
     place.step_functions.down = True
     place.push(**make_message(taskToken=new_token.reveal(), tasks=URLS))
-    wait_for(lambda: place.queue.stats().failed == 1)
+    wait_until(lambda: place.queue.stats().failed == 1)
     place.worker.stop()
     run.join(30)
     job = place.read_job()
@@ -206,7 +198,7 @@ def test_a_stopping_worker_gives_the_job_back_without_counting_the_attempt(
     place.push(**make_message(tasks=URLS))
     run = Thread(target=place.worker.run)
     run.start()
-    wait_for(lambda: bool(place.pool.taken))
+    wait_until(lambda: place.pool.taken)
     place.worker.stop()
     run.join(30)
     assert place.pool.cancelled == ["abc-123"]
@@ -243,8 +235,8 @@ def test_two_jobs_take_turns_at_the_pool(place: Place) -> None:
     place.push(**{**make_message(tasks=many), "jobId": "other"})
     run = Thread(target=place.worker.run)
     run.start()
-    wait_for(lambda: len(woken) >= 2)
-    wait_for(lambda: _take_all(place, order, 10))
+    wait_until(lambda: len(woken) >= 2)
+    wait_until(lambda: _take_all(place, order, 10))
     place.worker.stop_now()
     run.join(30)
     assert [order.count(job_id) for job_id in ("abc-123", "other")] == [5, 5]

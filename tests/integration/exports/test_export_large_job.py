@@ -14,14 +14,14 @@ import pytest
 
 from holdfast.exports.dispatcher import PAGE_SIZE
 from holdfast.exports.model import ExportJob, ExportTask, JobStatus, TaskResult
-from holdfast.exports.pool.ports import Assignment
+from holdfast.exports.pool.worker import Assignment
 from holdfast.exports.request import JobRequest, TaskSpec
 from holdfast.exports.sqlite_jobs import SQLiteJobs
 from holdfast.exports.tracker import JobTracker
 from support.cli.commands import Cli
 from support.exports.inline_pool import fail, succeed
 from support.exports.stage import make_runner
-from support.sqlite.job_processes import assert_counters_match_rows
+from support.sqlite.statements import assert_counters_match_rows
 
 TASKS = 50_000
 FAILING = 100  # every such task fails

@@ -4,120 +4,15 @@ import gc
 import statistics
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
-from holdfast.events import Event, Events
-from holdfast.exports import events as ev
-from holdfast.exports.dynamodb import DynamoDBJobs
-from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
-from holdfast.exports.model import ExportJob, JobError, JobState, JobStatus, TaskToken
-from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
-from holdfast.testing import ManualClock
-from support.dynamodb.faults import RecordingClient
-from support.dynamodb.jobs import (
-    CANARY,
-    make_job,
-    make_result,
-    read_row,
-    start_job,
-)
-from support.dynamodb.service import clear_tables, start_service
+from holdfast.events import Events
+from holdfast.exports.model import ExportJob, JobState, JobStatus, TaskToken
+from holdfast.exports.orchestrator import HeartbeatOrchestrator
 from support.exports.orchestrator import World
-
-# -- DynamoDB, as heartbeats and operators read it
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[Any]:
-    with start_service() as client:
-        yield client
-
-
-@pytest.fixture
-def table(moto: Any) -> RecordingClient:
-    return RecordingClient(clear_tables(moto))
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(auto_advance=True)
-
-
-@pytest.mark.requirement("R004-002", "R004-004", "R004-017", "R004-091", "R004-133", "R004-270")
-def test_a_heartbeat_event_has_the_progress_of_the_row(
-    table: RecordingClient, clock: ManualClock
-) -> None:
-    """The token comes from the row, and
-    counters are read again in each cycle."""
-    jobs = DynamoDBJobs(client=table, clock=clock)
-    step_functions, emitted = SimulatedStepFunctions(clock), list[Event]()
-    token = step_functions.open()
-    tasks = start_job(jobs, clock, 4)
-    jobs.set_total_tasks("job", 4)
-    jobs.attach_token("job", token)
-    orchestrator = HeartbeatOrchestrator(
-        jobs,
-        step_functions,
-        token_closed=lambda job, code: None,
-        events=Events(emitted.append),
-        clock=clock,
-    )
-    for task in (None, *tasks[:2]):
-        if task is not None:
-            jobs.record_results("job", [make_result(task)])
-        assert orchestrator.trigger_heartbeat() == 1
-    orchestrator.stop()
-    beats = [event for event in emitted if isinstance(event, ev.HeartbeatSent)]
-    assert [(beat.completed_tasks, beat.percent) for beat in beats] == [
-        (0, 0),
-        (1, 25),
-        (2, 50),
-    ]
-    assert len(step_functions.heartbeats(token)) == 3
-
-
-@pytest.mark.requirement("R004-196", "R004-233", "R004-251", "R004-262", "R004-263")
-def test_listing_active_jobs_is_one_query_and_a_read_for_a_hundred_of_them(
-    table: RecordingClient, clock: ManualClock
-) -> None:
-    """Never a Scan, and jobs without a
-    token are listed, so that they can be counted."""
-    jobs = DynamoDBJobs(client=table, clock=clock)
-    for n in range(120):
-        jobs.save(make_job(clock, f"{n}", task_token=CANARY if n % 2 else None))
-    table.calls.clear()
-    assert len(jobs.find_by_status(JobStatus.PROCESSING)) == 120
-    assert Counter(name for name, _ in table.calls) == {"query": 1, "batch_get_item": 2}
-    [query] = table.list_calls("query")
-    assert query["IndexName"] == "status-index"
-    assert "FilterExpression" not in query
-    read = [
-        call["RequestItems"]["ExportJobs"]["Keys"]
-        for call in table.list_calls("batch_get_item")
-    ]
-    assert sorted(map(len, read)) == [20, 100]
-
-
-@pytest.mark.requirement("R004-061", "R004-062", "R004-063", "R004-065", "R004-068")
-def test_the_row_of_a_job_that_failed_has_the_seeds_optional_names(
-    table: RecordingClient, clock: ManualClock
-) -> None:
-    jobs = DynamoDBJobs(client=table, clock=clock, keep_seconds=60.0)
-    jobs.save(make_job(clock))
-    jobs.give_up("job", error := JobError("JobStalled", "nothing moves"))
-    assert jobs.settle("job", JobStatus.FAILED, error)
-    row = read_row(table.client)
-    assert row["status"] == {"S": "FAILED"}
-    assert row["completedAt"] == row["updatedAt"] == {"S": "2027-01-15T08:00:00.000000Z"}
-    assert row["error"] == {"M": {"code": {"S": "JobStalled"}, "message": {"S": error.message}}}
-    assert row["ttl"] == {"N": str(int(clock.time()) + 60)}
-    assert "taskToken" not in row
-
 
 # -- load
 

@@ -4,12 +4,14 @@ The next attempt recognises the file by its mark. The server may not have it any
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from export_place import ExportPlace
+from killed_export import make_killed_work
 
 from holdfast.events import Events
 from holdfast.exports.engine import EngineSettings, JobEngine
@@ -18,9 +20,7 @@ from holdfast.exports.file_names import OWN_FOLDER
 from holdfast.exports.model import JobStatus
 from holdfast.exports.request import JobRequest, TaskSpec
 from holdfast.exports.sqlite_jobs import MemoryJobs
-from support.downloads import ExportPlace, export_place
 from support.http_server import file, status
-from support.workers.killed_export import make_killed_work
 from support.workers.running import Seen
 
 if TYPE_CHECKING:
@@ -30,12 +30,6 @@ pytest_plugins = ["support.ministack_server"]
 
 DATA = bytes(range(256)) * 8_000  # about 2 MB, so that there is a resume note
 BUCKET = "published-files"
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[ExportPlace]:
-    with export_place(tmp_path) as place:
-        yield place
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from holdfast.exports.events import (
 from holdfast.exports.model import TaskResult, TaskToken
 from holdfast.exports.pool import wire
 from holdfast.exports.pool.pool import WorkerPool, make_program
-from holdfast.exports.pool.ports import Assignment
+from holdfast.exports.pool.worker import Assignment
 from holdfast.exports.request import JobRequest, TaskSpec
 from holdfast.exports.settings import ExportSettings, HeartbeatSettings
 from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
@@ -39,8 +39,9 @@ from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.process.child_process import ChildProcess
 from holdfast.settings import read_settings
+from support.waiting import wait_until
 from support.workers import pool_work
-from support.workers.notes import Notes, eventually
+from support.workers.notes import Notes
 from support.workers.running import Seen
 
 
@@ -117,7 +118,7 @@ def test_a_task_and_its_result_are_copies_sent_over_a_pipe(notes: Notes) -> None
     try:
         process.send(7, wire.pack_task(payload, "abc-123", "task-123", 1, 7))
         payload["do"] = "refuse"  # has no effect, because no memory is shared
-        number, report = eventually(lambda: read_report(process))
+        number, report = wait_until(lambda: read_report(process))
     finally:
         process.destroy()
     assert number == 7
@@ -142,7 +143,7 @@ def read_report(process: ChildProcess) -> Any:
 LOAD = "import pickle, sys; pickle.load(sys.stdin.buffer)(); print(*sys.modules)"
 # Modules that could complete a job, send its heartbeats, or write its counters.
 NOT_FOR_WORKERS = re.compile(
-    r"holdfast\.(exports\.(heartbeats|tracker|runner|consumer|dispatcher|engine|building|model"
+    r"holdfast\.(exports\.(orchestrator|heartbeat_schedule|tracker|runner|consumer|dispatcher|engine|building|model"
     r"|ports|step_functions|dynamodb|sqlite_jobs)|queues|store\.(sqlite|dynamodb)|cli)\b"
 )
 
@@ -289,7 +290,7 @@ def test_a_worker_gets_the_url_and_the_destination_of_a_file(place: Place) -> No
     checksum = "sha256:" + "0" * 64
     file = TaskSpec(url="https://api.example.com/file.pdf", checksum=checksum, size=5)
     with run_job(engine, JobRequest("abc-123", "e", "u", TOKEN, (file,))):
-        task = eventually(engine.dispatcher.take)
+        task = wait_until(engine.dispatcher.take)
     [stored] = place.jobs.tasks("abc-123")
     assert (task.job_id, task.task_id) == ("abc-123", stored.task_id)
     assert task.payload == {

@@ -16,19 +16,17 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from holdfast.exports.dynamodb.tables import create_tables
-from support.cli.commands import Cli, clean_env, eventually, start
-from support.cli.export_folder import (
-    NO_AWS,
+from export_cli import (
     ExportCli,
     list_workers,
     open_export_cli,
-    wait_for_end,
-    wait_for_line,
 )
+
+from holdfast.exports.dynamodb.tables import create_tables
+from support.cli.commands import Cli, clean_env, log_contains, start, wait_for_end
 from support.http_server import Ask, Route, Wire
 from support.paths import ROOT
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from support.ministack_server import Ministack
@@ -40,10 +38,8 @@ EXAMPLE = ROOT / "examples/export/state-machine.json"
 
 
 @pytest.fixture
-def place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ExportCli]:
-    with open_export_cli(Cli(tmp_path, capsys, monkeypatch)) as place:
+def place(cli: Cli) -> Iterator[ExportCli]:
+    with open_export_cli(cli) as place:
         yield place
 
 
@@ -153,7 +149,7 @@ def test_when_a_service_is_killed_another_one_sends_the_heartbeats(
         run_service(place, *words, **env) as other,
     ):
         counts = {process: Heartbeats(process) for process in (holder, other)}
-        eventually(lambda: counts[holder].count() + counts[other].count())
+        wait_until(lambda: counts[holder].count() + counts[other].count())
         if not counts[holder].count():  # the second one received the job
             holder, other = other, holder
         time.sleep(2 * interval_seconds)  # not received elsewhere, and a first listing is made
@@ -165,7 +161,7 @@ def test_when_a_service_is_killed_another_one_sends_the_heartbeats(
         before = counts[other].count()
         holder.kill()
         killed_at = time.monotonic()
-        eventually(lambda: counts[other].count() > before)
+        wait_until(lambda: counts[other].count() > before)
         # HeartbeatSeconds is three intervals, after which the execution would time out.
         assert time.monotonic() - killed_at < 3 * interval_seconds
         assert int(cloud.read_row()["completedTasks"]) == 0
@@ -182,9 +178,9 @@ def test_a_second_signal_makes_the_message_visible_at_once(
     words = ("sqs:signal-jobs", "--jobs", "dynamodb:signal-", "--to", "s3://whole-files/signal")
     words += ("--manifests", "lists", "--drain", "10m", "--concurrency", "1")
     with run_service(place, *words, WORKER_POOL_SIZE="1", **ministack.env) as process:
-        eventually(lambda: place.count_requests("slow")[0])
+        wait_until(lambda: place.count_requests("slow")[0])
         process.send_signal(signal.SIGTERM)
-        wait_for_line(process, b"draining: 1 running")
+        assert log_contains(process, b"draining: 1 running")
         process.send_signal(signal.SIGTERM)
         assert wait_for_end(process).code == 143
     [message] = cloud.sqs.receive_message(QueueUrl=cloud.queue).get("Messages", [])
@@ -228,7 +224,7 @@ def run_service(
 ) -> "Iterator[subprocess.Popen[bytes]]":
     """Run `holdfast export serve` in a process."""
     allowed = ("--allow-host", place.server.origin, "--log-format", "json")
-    env = clean_env(**{**NO_AWS, **env})
+    env = clean_env(**env)
     process = start(place.folder, "export", "serve", *words, *allowed, env=env)
     try:
         yield process
@@ -245,7 +241,7 @@ def check_while_it_runs(place: ExportCli, cloud: Cloud, execution: str, pid: int
         seen.append(int(cloud.read_row().get("completedTasks", 0)))
         return seen[-1] == len(NAMES) and bool(place.count_requests("slow")[0])
 
-    eventually(is_held_back)
+    wait_until(is_held_back)
     assert seen == sorted(seen)  # a counter never falls
     row = cloud.read_row()
     assert (row["status"], row["totalTasks"], row["failedTasks"]) == ("DOWNLOADING", "9", "0")
@@ -259,7 +255,7 @@ def check_while_it_runs(place: ExportCli, cloud: Cloud, execution: str, pid: int
 
 def check_afterwards(place: ExportCli, cloud: Cloud, execution: str) -> None:
     """Check the outcome, the objects and the row."""
-    done = eventually(lambda: _get_if_ended(cloud.describe_execution(execution)))
+    done = wait_until(lambda: _get_if_ended(cloud.describe_execution(execution)))
     assert done["status"] == "SUCCEEDED"
     assert json.loads(done["output"]) == {
         "jobId": "job-1",

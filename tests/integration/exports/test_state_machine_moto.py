@@ -6,7 +6,7 @@ end with the mock.
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +16,11 @@ import pytest
 from moto import mock_aws
 
 from holdfast.exports.errors import TokenClosed
-from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.exports.model import ExportJob, JobState, JobStatus, TaskToken
+from holdfast.exports.orchestrator import HeartbeatOrchestrator
 from holdfast.exports.step_functions import StepFunctionsCallbacks
 from holdfast.lease.clock import SYSTEM_CLOCK
+from support.waiting import wait_until
 
 HEARTBEAT_SECONDS = 6  # a heartbeat may be so late on a busy machine
 INTERVAL_SECONDS = 0.25
@@ -56,16 +57,8 @@ class Execution:
 
     def wait_for_end(self) -> str:
         """Wait for the end, and return the status."""
-        wait_for(lambda: self.status != "RUNNING")
+        wait_until(lambda: self.status != "RUNNING")
         return self.status
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> None:
-    """Wait until the condition is true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -92,7 +85,7 @@ def start_execution(**limits: int) -> Iterator[Execution]:
         )["stateMachineArn"]
         arn = client.start_execution(stateMachineArn=machine, name="one")["executionArn"]
         messages: list[Any] = []
-        wait_for(
+        wait_until(
             lambda: (
                 messages.extend(sqs.receive_message(QueueUrl=url).get("Messages", []))
                 or messages
@@ -165,7 +158,7 @@ def test_beats_keep_an_execution_alive_and_silence_times_it_out() -> None:
         assert execution.wait_for_end() in ("FAILED", "TIMED_OUT")
         closed: list[tuple[str, str]] = []
         with send_heartbeats(execution, closed):
-            wait_for(lambda: closed)
+            wait_until(lambda: closed)
         assert closed[0][0] == "job-1"
         assert closed[0][1] in ("TaskTimedOut", "TaskDoesNotExist", "InvalidToken")
 
@@ -180,7 +173,7 @@ def test_beats_do_not_prolong_timeout_seconds() -> None:
         with send_heartbeats(execution, closed):
             assert execution.wait_for_end() in ("FAILED", "TIMED_OUT")
             assert time.monotonic() - began > 7.5
-            wait_for(lambda: closed)
+            wait_until(lambda: closed)
 
 
 @pytest.mark.requirement("R004-120", "R004-125", "R004-126")

@@ -3,11 +3,8 @@
 import json
 import logging
 import socket
-import threading
 import traceback
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
@@ -26,6 +23,7 @@ from holdfast.exports.step_functions import (
 )
 from holdfast.testing.clock import ManualClock
 from support.aws.client_kinds import KINDS
+from support.http_server import Ask, LoopbackServer, Wire
 
 SECRET = "AQCEAAAAKgAAAAMAAAAAAAAAAQ-canary"
 TOKEN = TaskToken(SECRET)
@@ -34,61 +32,38 @@ TOKEN = TaskToken(SECRET)
 # -- the adapter
 
 
-class Service:
-    """Responds as configured and notes its requests. It quotes the token, as some do."""
+class Service(LoopbackServer):
+    """Responds as configured. It quotes the token, as some do."""
 
     def __init__(self) -> None:
-        self.requests: list[tuple[str, dict[str, str]]] = []
+        super().__init__(otherwise=self._respond)
         self.status = 200
         self.code = ""
-        self.silent = threading.Event()
-        self.hang_up = False
-        service = self
+        self.fault: Callable[[Wire], None] | None = None  # instead of a response
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                request = json.loads(body)
-                name = self.headers["X-Amz-Target"].rpartition(".")[2]
-                service.requests.append((name, request))
-                if service.hang_up:
-                    self.connection.shutdown(socket.SHUT_RDWR)
-                    return
-                service.silent.wait(5)
-                self.respond(request)
+    @property
+    def requests(self) -> list[tuple[str, dict[str, str]]]:
+        """The name and the arguments of each call."""
+        return [
+            (ask.headers["x-amz-target"].rpartition(".")[2], json.loads(ask.body))
+            for ask in self.asks
+        ]
 
-            def respond(self, request: dict[str, str]) -> None:
-                quoted = {"__type": service.code, "message": f"no: {request['taskToken']}"}
-                body = json.dumps(quoted if service.code else {}).encode()
-                self.send_response(service.status)
-                self.send_header("x-amzn-RequestId", "1")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.silent.set()
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
-        self.thread.start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def close(self) -> None:
-        """Stop the server."""
-        self.silent.set()
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
+    def _respond(self, ask: Ask, wire: Wire) -> None:
+        if self.fault is not None:
+            self.fault(wire)
+            return
+        quoted = {"__type": self.code, "message": f"no: {json.loads(ask.body)['taskToken']}"}
+        body = json.dumps(quoted if self.code else {}).encode()
+        length = f"Content-Length: {len(body)}"
+        wire.head(f"{self.status} As Configured", "x-amzn-RequestId: 1", length)
+        wire.send(body)
 
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    service = Service()
-    yield service
-    service.close()
+    with Service() as service:
+        yield service
 
 
 MakeCallbacks = Callable[[str], StepFunctionsCallbacks]
@@ -127,7 +102,7 @@ def make_callbacks(
 def test_the_three_callbacks_say_what_the_service_expects(
     service: Service, make_callbacks: MakeCallbacks
 ) -> None:
-    port: StepFunctions = make_callbacks(service.url)
+    port: StepFunctions = make_callbacks(service.url(""))
     port.send_task_success(TOKEN, {"jobId": "j", "status": "COMPLETED", "totalTasks": 2})
     port.send_task_failure(TOKEN, "JobCompletedWithFailures", "3 tasks failed")
     port.send_task_heartbeat(TOKEN)
@@ -153,7 +128,7 @@ def test_three_codes_mean_that_the_token_is_closed(
     """The code decides, and the text is ignored (JB-46)."""
     service.status, service.code = 400, code
     with pytest.raises(TokenClosed) as caught:
-        make_callbacks(service.url).send_task_heartbeat(TOKEN)
+        make_callbacks(service.url("")).send_task_heartbeat(TOKEN)
     assert caught.value.code == code
 
 
@@ -173,7 +148,7 @@ def test_a_refused_call_was_not_acted_on(
 ) -> None:
     service.status, service.code = status, code
     with pytest.raises(CallbackRefused, match=code):
-        make_callbacks(service.url).send_task_success(TOKEN, {})
+        make_callbacks(service.url("")).send_task_success(TOKEN, {})
 
 
 @pytest.mark.requirement("R004-179")
@@ -186,16 +161,16 @@ def test_after_a_server_error_it_is_unknown_what_was_done(
     """(JB-09)"""
     service.status, service.code = status, code
     with pytest.raises(CallbackUnclear):
-        make_callbacks(service.url).send_task_success(TOKEN, {})
+        make_callbacks(service.url("")).send_task_success(TOKEN, {})
 
 
 def test_a_response_that_does_not_come_in_time_is_unclear_and_not_retried(
     service: Service, make_callbacks: MakeCallbacks
 ) -> None:
     """A retry of the client would turn a success into TaskTimedOut (JB-09)."""
-    service.silent.clear()
+    service.fault = Wire.hang
     with pytest.raises(CallbackUnclear, match="ReadTimeoutError"):
-        make_callbacks(service.url).send_task_success(TOKEN, {})
+        make_callbacks(service.url("")).send_task_success(TOKEN, {})
     assert len(service.requests) == 1
 
 
@@ -204,9 +179,9 @@ def test_a_connection_that_breaks_is_unclear_and_tried_once(
     service: Service, make_callbacks: MakeCallbacks
 ) -> None:
     """(JB-09)"""
-    service.hang_up = True
+    service.fault = Wire.close
     with pytest.raises(CallbackUnclear):
-        make_callbacks(service.url).send_task_success(TOKEN, {})
+        make_callbacks(service.url("")).send_task_success(TOKEN, {})
     assert len(service.requests) == 1
 
 
@@ -223,8 +198,8 @@ def test_the_default_client_never_retries(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """(JB-09)"""
-    monkeypatch.setenv("AWS_ENDPOINT_URL_STEPFUNCTIONS", service.url)
-    monkeypatch.setenv("AWS_ENDPOINT_URL_SFN", service.url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STEPFUNCTIONS", service.url(""))
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SFN", service.url(""))
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
@@ -239,7 +214,7 @@ def test_a_token_that_is_too_long_is_treated_as_closed(
 ) -> None:
     """(JB-38)"""
     with pytest.raises(TokenClosed):
-        make_callbacks(service.url).send_task_heartbeat(TaskToken("x" * 2049))
+        make_callbacks(service.url("")).send_task_heartbeat(TaskToken("x" * 2049))
     assert service.requests == []
 
 
@@ -263,7 +238,7 @@ def test_no_log_and_no_error_shows_the_token(
     """The service quotes it (JB-35)."""
     caplog.set_level(logging.DEBUG, logger="holdfast")
     service.status, service.code = status, "" if status == 200 else "SomethingOdd"
-    port, printed = make_callbacks(service.url), ""
+    port, printed = make_callbacks(service.url("")), ""
     if status == 200:
         port.send_task_heartbeat(TOKEN)
     else:
@@ -282,7 +257,7 @@ def test_no_log_and_no_error_shows_the_token(
 @pytest.mark.requirement("R004-173")
 def test_long_texts_arrive_cut(service: Service, make_callbacks: MakeCallbacks) -> None:
     """(JB-38)"""
-    make_callbacks(service.url).send_task_failure(TOKEN, "E" * 1000, "c" * 100_000)
+    make_callbacks(service.url("")).send_task_failure(TOKEN, "E" * 1000, "c" * 100_000)
     [(_, request)] = service.requests
     assert len(request["error"]) == MAX_ERROR_CHARS
     assert len(request["cause"]) == MAX_CAUSE_CHARS

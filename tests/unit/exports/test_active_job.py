@@ -7,27 +7,17 @@ from typing import Any
 
 import pytest
 
+from contracts.jobs.support import make_success, make_tasks, read_job, start_sealed_job
 from holdfast.exports.dispatcher import PAGE_SIZE, ActiveJob, TaskDispatcher
-from holdfast.exports.model import ExportJob, ExportTask, JobStatus, TaskResult
+from holdfast.exports.model import ExportJob, ExportTask, JobStatus
 from holdfast.exports.tracker import JobTracker
-from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.testing import ManualClock, MemoryJobs
 from support.exports.inline_pool import InlinePool
 
 
-def make_tasks(count: int) -> list[ExportTask]:
-    """Make so many tasks."""
-    return [ExportTask.create("j", f"https://files.example/{n}", f"{n}") for n in range(count)]
-
-
-def make_success(task: ExportTask) -> TaskResult:
-    """Make the result of a task that succeeded."""
-    return TaskResult("j", task.task_id, True)
-
-
 def test_a_task_that_was_given_back_is_the_next_one() -> None:
     active = ActiveJob("j")
-    active.add_page(make_tasks(3))
+    active.add_page(make_tasks("j", 3))
     first = active.take()
     assert first is not None
     active.give_back(first.task_id)
@@ -37,7 +27,7 @@ def test_a_task_that_was_given_back_is_the_next_one() -> None:
 
 def test_no_task_is_taken_from_a_closed_job() -> None:
     active = ActiveJob("j")
-    active.add_page(make_tasks(3))
+    active.add_page(make_tasks("j", 3))
     taken = active.take()
     assert taken is not None
     active.close()
@@ -53,7 +43,7 @@ def start_waiting(active: ActiveJob, threads: ThreadPoolExecutor) -> "Future[int
 
 def test_results_wait_only_for_a_moment_for_others() -> None:
     active = ActiveJob("j", gather_seconds=0.2)
-    active.add_page(make_tasks(4))
+    active.add_page(make_tasks("j", 4))
     taken = list(iter(active.take, None))
     for task in taken[:3]:
         active.finish(make_success(task))
@@ -65,7 +55,7 @@ def test_results_wait_only_for_a_moment_for_others() -> None:
 def test_the_last_result_and_a_full_transaction_wait_for_no_other() -> None:
     for tasks, finished in ((1, 1), (2, 2), (999, 990)):
         active = ActiveJob("j", gather_seconds=60.0)
-        active.add_page(make_tasks(tasks))
+        active.add_page(make_tasks("j", tasks))
         taken = list(iter(active.take, None))
         with ThreadPoolExecutor(1) as threads:
             active.finish(make_success(taken[0]))
@@ -78,7 +68,7 @@ def test_the_last_result_and_a_full_transaction_wait_for_no_other() -> None:
 
 def test_results_of_tasks_that_do_not_run_are_ignored() -> None:
     active = ActiveJob("j")
-    listed = make_tasks(1)
+    listed = make_tasks("j", 1)
     active.add_page(listed)
     active.finish(make_success(listed[0]))
     assert not active.wait_for_results(0)
@@ -86,7 +76,7 @@ def test_results_of_tasks_that_do_not_run_are_ignored() -> None:
 
 def test_a_cancelled_job_keeps_neither_tasks_nor_results() -> None:
     active = ActiveJob("j")
-    active.add_page(make_tasks(3))
+    active.add_page(make_tasks("j", 3))
     first, second = active.take(), active.take()
     assert first is not None
     assert second is not None
@@ -100,7 +90,7 @@ def test_a_cancelled_job_keeps_neither_tasks_nor_results() -> None:
 def test_tasks_wait_while_too_many_results_are_not_counted() -> None:
     """An unavailable store must not fill the memory (JB-32)."""
     active = ActiveJob("j")
-    listed = make_tasks(6000)
+    listed = make_tasks("j", 6000)
     active.add_page(listed)
     taken = 0
     while (task := active.take()) is not None:
@@ -114,12 +104,12 @@ def test_tasks_wait_while_too_many_results_are_not_counted() -> None:
 def test_the_next_page_is_requested_before_the_last_one_is_empty() -> None:
     active = ActiveJob("j")
     assert active.needs_tasks
-    active.add_page(make_tasks(PAGE_SIZE))
+    active.add_page(make_tasks("j", PAGE_SIZE))
     assert not active.needs_tasks
     for _ in range(PAGE_SIZE * 3 // 4):
         active.take()
     assert active.needs_tasks
-    active.add_page(make_tasks(1))
+    active.add_page(make_tasks("j", 1))
     assert not active.needs_tasks  # a page that is not full is the last one
 
 
@@ -127,31 +117,24 @@ def test_a_large_file_that_arrives_is_progress() -> None:
     """A job is stalled only if no bytes come in (JB-17)."""
     clock = ManualClock()
     jobs = MemoryJobs(clock=clock)
-    jobs.save(ExportJob.create("j", "e", "u", now=clock.time()))
-    jobs.add_tasks("j", make_tasks(1))
-    jobs.update_job_status("j", JobStatus.DOWNLOADING)
-    jobs.set_total_tasks("j", 1)
+    start_sealed_job(jobs, clock, 1, job_id="j")
     dispatcher = TaskDispatcher(
         jobs, JobTracker(jobs, None), lambda task: {}, progress_seconds=30, clock=clock
     )
     pool = InlinePool(dispatcher, lambda task: None)
     noted: list[float] = []
-    job = jobs.find_by_id("j")
-    assert job is not None
     lost = Event()
 
     def should_leave() -> bool:
         """Advance the clock once per step; bytes come only in the first steps."""
         clock.advance(31)
         pool.bytes += 1000 if len(noted) < 3 else 0
-        stored = jobs.find_by_id("j")
-        assert stored is not None
-        noted.append(stored.last_progress_at)
+        noted.append(read_job(jobs, "j").last_progress_at)
         if len(noted) == 8:
             lost.set()
         return False
 
-    dispatcher.run(job, lost=lost, should_leave=should_leave)
+    dispatcher.run(read_job(jobs, "j"), lost=lost, should_leave=should_leave)
     assert noted[0] < noted[1] < noted[2] < noted[3]
     assert noted[5] == noted[6] == noted[7]
 
@@ -169,17 +152,12 @@ class LateIndex(MemoryJobs):
 def test_a_task_that_was_not_listed_is_listed_again() -> None:
     """All listed tasks are done and the job is not, so a task is missing in the list."""
     jobs = LateIndex()
-    jobs.save(ExportJob.create("j", "e", "u", now=SYSTEM_CLOCK.time()))
-    jobs.add_tasks("j", make_tasks(2))
-    jobs.update_job_status("j", JobStatus.DOWNLOADING)
-    jobs.set_total_tasks("j", 2)
+    start_sealed_job(jobs, ManualClock(), 2, job_id="j")
     dispatcher = TaskDispatcher(
         jobs, JobTracker(jobs, None), lambda task: {}, pause_seconds=0.0
     )
     InlinePool(dispatcher)
-    job = jobs.find_by_id("j")
-    assert job is not None
-    assert dispatcher.run(job, lost=Event()).status is JobStatus.COMPLETED
+    assert dispatcher.run(read_job(jobs, "j"), lost=Event()).status is JobStatus.COMPLETED
 
 
 @pytest.mark.requirement("R004-213")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import ConfigError
 from holdfast.exports.downloads import url_guard
-from holdfast.exports.downloads.errors import TaskError, from_os_error
 from holdfast.exports.downloads.response_head import HeadReader, ResponseHead
+from holdfast.exports.downloads.task import TaskError, from_os_error
 from holdfast.exports.downloads.url_guard import (
     AddressScope,
     UrlGuard,

@@ -14,20 +14,19 @@ import pytest
 from holdfast.events import Event, Events
 from holdfast.exports import events as ev
 from holdfast.exports.errors import CallbackRefused
-from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.exports.model import (
     ExportJob,
     JobState,
     JobStatus,
     TaskToken,
 )
+from holdfast.exports.orchestrator import HeartbeatOrchestrator
 from holdfast.exports.ports import JobStateRepository
 from holdfast.exports.request import JobRequest, TaskSpec
-from holdfast.exports.runner import JobHeartbeats
+from holdfast.exports.runner import JobHeartbeats, NoHeartbeats
 from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.telemetry.logging import make_line_log
-from support.exports.inline_pool import SilentHeartbeats
 from support.exports.stage import JOB, JobStage
 
 # -- values
@@ -127,12 +126,12 @@ def test_a_job_is_stored_as_processing_with_its_token_before_tasks_are_listed() 
     """Read while the tasks are being listed."""
     stage = Stage(SimulatedStepFunctions)
     began_at = stage.clock.time()
-    assert stage.run(SilentHeartbeats()).status is JobStatus.COMPLETED
+    assert stage.run(NoHeartbeats()).status is JobStatus.COMPLETED
     state = JobState(JobStatus.PROCESSING, total_tasks=0, completed_tasks=0)
     assert stage.seen == [replace(stage.make_job(), state=state, created_at=began_at)]
 
 
-class NoHeartbeats(SimulatedStepFunctions):
+class RefusedHeartbeats(SimulatedStepFunctions):
     """Refuses every heartbeat."""
 
     def send_task_heartbeat(self, token: TaskToken) -> None:
@@ -141,7 +140,7 @@ class NoHeartbeats(SimulatedStepFunctions):
 
 @pytest.mark.requirement("R004-156", "R004-221", "R004-269")
 def test_a_job_whose_heartbeats_all_fail_is_completed() -> None:
-    stage, emitted = Stage(NoHeartbeats), list[Event]()
+    stage, emitted = Stage(RefusedHeartbeats), list[Event]()
     orchestrator = HeartbeatOrchestrator(
         stage.jobs,
         stage.step_functions,

@@ -4,11 +4,10 @@ The pool does tasks at once, the store is in memory and Step Functions is simula
 happens if a process crashes on the way is in test_job_schedules.py.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from threading import Event as Flag
 from threading import Thread
-from time import sleep
 
 import pytest
 
@@ -21,7 +20,7 @@ from holdfast.exports.model import (
     TaskResult,
     TaskToken,
 )
-from holdfast.exports.pool.ports import Assignment
+from holdfast.exports.pool.worker import Assignment
 from holdfast.exports.request import JobRequest, TaskSpec, build_tasks
 from holdfast.exports.runner import JobRunner
 from holdfast.exports.simulated_step_functions import (
@@ -33,6 +32,7 @@ from holdfast.testing import ManualClock
 from support.exports.inline_pool import fail, succeed
 from support.exports.stage import BoundedLease, JobStage
 from support.telemetry.traces import Traces, get_id, get_link_ids
+from support.waiting import wait_until
 
 
 @dataclass
@@ -65,9 +65,17 @@ class Stage(JobStage):
         """Run the job with a lease that is not lost."""
         return self.runner.run(request, lost=BoundedLease())
 
+    def open_two(self) -> tuple[TaskToken, TaskToken]:
+        """Open the tokens of two executions."""
+        return self.step_functions.open(), self.step_functions.open()
+
     def list_outcomes(self) -> list[AcceptedCallback]:
         """Return the accepted callbacks that are not heartbeats."""
         return [sent for sent in self.step_functions.accepted if sent.kind != "heartbeat"]
+
+    def list_sent(self) -> list[tuple[str, TaskToken]]:
+        """Return the kind and the token of each outcome that was sent."""
+        return [(sent.kind, sent.token) for sent in self.list_outcomes()]
 
     def list_kinds(self) -> list[str]:
         """Return "success" or "failure" for each outcome that was sent."""
@@ -199,7 +207,7 @@ def test_an_outcome_that_cannot_be_repeated_now_raises(stage: Stage) -> None:
 
 def test_another_execution_takes_a_running_job_over(stage: Stage) -> None:
     """The first execution is notified, and the counters stay (JB-14)."""
-    first, second = stage.step_functions.open(), stage.step_functions.open()
+    first, second = stage.open_two()
     begin(stage, make_request(A, B, token=first), counted=1)
     job = stage.run(make_request(A, B, token=second))
     assert job.status is JobStatus.COMPLETED
@@ -214,23 +222,20 @@ def test_a_message_that_is_sent_again_after_an_error_is_the_same_job(stage: Stag
 
     The first token is closed, because the retried state has another one.
     """
-    first, second = stage.step_functions.open(), stage.step_functions.open()
+    first, second = stage.open_two()
     stage.step_functions.send_task_failure(first, "SQS.SdkClientException", "no response")
     begin(stage, make_request(A, B, token=first), 1)  # a process works on the first message
     job = stage.run(make_request(A, B, token=second))
     assert (job.status, job.state.completed_tasks) == (JobStatus.COMPLETED, 2)
     assert len(stage.pool.taken) == 1
-    [_, outcome] = stage.list_outcomes()
-    assert (outcome.kind, outcome.token) == ("success", second)
+    assert stage.list_sent()[1:] == [("success", second)]
     stage.tracker.token_closed(make_request(token=first).to_job(0.0), "TaskTimedOut")
-    assert (
-        stage.jobs.find_by_id("abc-123") == job
-    )  # a late heartbeat of the first changes nothing
+    assert stage.read_job() == job  # a late heartbeat of the first changes nothing
 
 
 def test_an_old_message_does_not_take_the_job_back(stage: Stage) -> None:
     """The execution was superseded, and its message is delivered again after a crash."""
-    first, second = stage.step_functions.open(), stage.step_functions.open()
+    first, second = stage.open_two()
     begin(stage, make_request(A, B, token=first), counted=1)
     stage.jobs.attach_token("abc-123", second)
     stage.step_functions.send_task_failure(first, "Superseded", "")
@@ -243,7 +248,7 @@ def test_an_old_message_does_not_take_the_job_back(stage: Stage) -> None:
 def test_an_execution_that_has_ended_takes_no_job_over(stage: Stage) -> None:
     """Its message was late, and the execution that still waits keeps the job."""
     stage.clock.auto_advance = True
-    first, over = stage.step_functions.open(), stage.step_functions.open()
+    first, over = stage.open_two()
     stage.step_functions.send_task_failure(over, "Aborted", "by an operator")
     begin(stage, make_request(A, B, token=first), counted=1)
     stage.run(make_request(A, B, token=over))
@@ -253,7 +258,7 @@ def test_an_execution_that_has_ended_takes_no_job_over(stage: Stage) -> None:
 
 def test_a_superseded_execution_is_notified_by_its_own_message(stage: Stage) -> None:
     """A process crashed between taking the job over and failing the old token."""
-    first, second = stage.step_functions.open(), stage.step_functions.open()
+    first, second = stage.open_two()
     begin(stage, make_request(A, B, token=first), counted=1)
     stage.jobs.attach_token("abc-123", second)
     stage.run(make_request(A, B, token=first))
@@ -263,15 +268,13 @@ def test_a_superseded_execution_is_notified_by_its_own_message(stage: Stage) -> 
 
 def test_an_old_token_is_failed_after_the_row_has_the_new_one(stage: Stage) -> None:
     """A heartbeat in between would find the row's own token closed, and fail the job."""
-    first, second = stage.step_functions.open(), stage.step_functions.open()
+    first, second = stage.open_two()
     begin(stage, make_request(A, B, token=first), counted=1)
     send_failure = stage.step_functions.send_task_failure
     rows: list[TaskToken | None] = []
 
     def note_row(token: TaskToken, error: str, cause: str) -> None:
-        job = stage.jobs.find_by_id("abc-123")
-        assert job is not None
-        rows.append(job.task_token)
+        rows.append(stage.read_job().task_token)
         send_failure(token, error, cause)
 
     stage.step_functions.send_task_failure = note_row  # type: ignore[method-assign]
@@ -281,7 +284,7 @@ def test_an_old_token_is_failed_after_the_row_has_the_new_one(stage: Stage) -> N
 
 def test_another_execution_has_the_job_before_its_message_gets_the_lock(stage: Stage) -> None:
     """The new token gets heartbeats while the first message's run goes on here."""
-    first, second = stage.step_functions.open(), stage.step_functions.open()
+    first, second = stage.open_two()
     began, gate = hold_tasks(stage)
     runs = [
         Thread(target=stage.run, args=(make_request(A, token=token),))
@@ -290,10 +293,8 @@ def test_another_execution_has_the_job_before_its_message_gets_the_lock(stage: S
     runs[0].start()
     assert began.wait(30)
     runs[1].start()
-    wait_for(lambda: stage.step_functions.state(first) is TokenState.CLOSED)
-    job = stage.jobs.find_by_id("abc-123")
-    assert job is not None
-    assert job.task_token == second
+    wait_until(lambda: stage.step_functions.state(first) is TokenState.CLOSED)
+    assert stage.read_job().task_token == second
     gate.set()
     for run in runs:
         run.join(30)
@@ -331,7 +332,7 @@ def test_a_retried_execution_goes_on_with_the_job_in_the_middle_of_its_download(
     second = stage.step_functions.open(heartbeat_seconds=90)
     retried = Thread(target=stage.run, args=(make_request(A, B, token=second),))
     retried.start()
-    wait_for(lambda: stage.heartbeats.sent.count(second) == 2)
+    wait_until(lambda: stage.heartbeats.sent.count(second) == 2)
     assert stage.read_job().task_token == second
     assert stage.read_job().status is JobStatus.DOWNLOADING
     # As it was requested and as it is stored, because only that has the token's generation.
@@ -341,7 +342,7 @@ def test_a_retried_execution_goes_on_with_the_job_in_the_middle_of_its_download(
         thread.join(30)
     job = stage.read_job()
     assert (job.status, job.state.completed_tasks) == (JobStatus.COMPLETED, 2)
-    assert [(sent.kind, sent.token) for sent in stage.list_outcomes()] == [("success", second)]
+    assert stage.list_sent() == [("success", second)]
 
 
 def test_a_job_that_failed_for_its_token_reports_to_the_next_one_without_work(
@@ -355,11 +356,10 @@ def test_a_job_that_failed_for_its_token_reports_to_the_next_one_without_work(
     stage.tracker.complete("abc-123")
     assert stage.tracker.complete("abc-123").status is JobStatus.FAILED
     assert stage.run(request).status is JobStatus.FAILED
-    second, third = stage.step_functions.open(), stage.step_functions.open()
+    second, third = stage.open_two()
     assert stage.run(make_request(A, B, token=second)).status is JobStatus.COMPLETED
     stage.run(make_request(A, B, token=third))
-    sent = [(each.kind, each.token) for each in stage.list_outcomes()]
-    assert sent == [("success", second), ("success", third)]
+    assert stage.list_sent() == [("success", second), ("success", third)]
     assert stage.pool.taken == []
 
 
@@ -419,22 +419,11 @@ def test_a_job_that_waited_for_its_message_is_not_stalled(stage: Stage) -> None:
     run = Thread(target=stage.runner.run, args=(request,), kwargs={"lost": stop})
     run.start()
     try:
-        wait_for(lambda: bool(stage.pool.taken))
-        job = stage.jobs.find_by_id("abc-123")
-        assert job is not None
-        assert job.last_progress_at == stage.clock.time()
+        wait_until(lambda: stage.pool.taken)
+        assert stage.read_job().last_progress_at == stage.clock.time()
     finally:
         stop.set()
         run.join()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until the condition is true."""
-    for _ in range(3000):
-        if condition():
-            return
-        sleep(0.01)
-    raise AssertionError("it never happened")
 
 
 def test_a_lost_lease_ends_the_work_at_once(stage: Stage) -> None:
@@ -460,14 +449,7 @@ def test_running_tasks_are_stopped_when_the_lease_is_lost(stage: Stage) -> None:
 
 def test_a_second_message_of_a_running_job_waits_for_the_first(stage: Stage) -> None:
     """The second run finds the job done, and has no token to repeat the outcome to."""
-    gate, began = Flag(), Flag()
-
-    def slow(task: Assignment) -> object:
-        began.set()
-        assert gate.wait(30)
-        return succeed(task)
-
-    stage.pool.do = slow  # type: ignore[assignment]
+    began, gate = hold_tasks(stage)
     jobs: list[ExportJob] = []
     runs = [Thread(target=lambda: jobs.append(stage.run(make_request(A)))) for _ in range(2)]
     runs[0].start()
@@ -499,13 +481,13 @@ def test_a_run_that_ends_does_not_end_the_heartbeats_of_another_run(stage: Stage
     ]
     for run in runs:
         run.start()
-        wait_for(lambda: stage.pool.taken)
+        wait_until(lambda: stage.pool.taken)
     losses[2].set()  # gives up while it waits for the first run
     runs[2].join(30)
     assert stage.heartbeats.calls[-1] == "beat"
     losses[0].set()
     runs[0].join(30)
-    wait_for(lambda: len(stage.pool.taken) == 2)
+    wait_until(lambda: len(stage.pool.taken) == 2)
     assert stage.heartbeats.calls[-1] == "beat"
     losses[1].set()
     runs[1].join(30)

@@ -6,7 +6,6 @@ import pytest
 
 from holdfast.events import Event, Events
 from holdfast.exports import events as ev
-from holdfast.exports.active_jobs import ActiveJobLister
 from holdfast.exports.errors import StoreUnavailable
 from holdfast.exports.model import (
     ACTIVE,
@@ -14,13 +13,12 @@ from holdfast.exports.model import (
     ExportJob,
     JobError,
     JobStatus,
-    TaskResult,
     TaskToken,
 )
-from holdfast.exports.reconciler import Reconciler
+from holdfast.exports.reconciler import ActiveJobLister, Reconciler
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.exports.tracker import JobTracker
-from support.exports.stage import JobStage, make_success
+from support.exports.stage import JobStage
 
 
 class Stage(JobStage):
@@ -40,12 +38,6 @@ class Stage(JobStage):
             **options,
         )
 
-    def begin_one(self, job_id: str, *, token: TaskToken | None = None) -> TaskResult:
-        """Start a job with one task, and return the task's result, which is not counted."""
-        [task] = self.begin(job_id=job_id, token=token)
-        self.jobs.set_total_tasks(job_id, 1)
-        return make_success(task)
-
     def read_status(self, job_id: str) -> JobStatus:
         """Return the status of the stored job."""
         return self.read_job(job_id).status
@@ -62,14 +54,14 @@ def stage() -> Stage:
 
 def test_a_job_whose_last_counting_process_crashed_is_finished(stage: Stage) -> None:
     """(JB-06)"""
-    stage.jobs.record_results("a", [stage.begin_one("a")])
+    stage.jobs.record_results("a", [stage.begin_sealed("a")])
     stage.reconciler.tick()
     assert stage.read_status("a") is JobStatus.COMPLETED
 
 
 def test_a_pending_callback_is_sent(stage: Stage) -> None:
     """(JB-07, JB-08)"""
-    stage.jobs.record_results("a", [stage.begin_one("a", token=stage.step_functions.open())])
+    stage.jobs.record_results("a", [stage.begin_sealed("a", token=stage.step_functions.open())])
     stage.jobs.claim_outcome("a")
     stage.reconciler.tick()
     assert stage.read_status("a") is JobStatus.COMPLETED
@@ -77,7 +69,7 @@ def test_a_pending_callback_is_sent(stage: Stage) -> None:
 
 
 def test_a_callback_that_another_process_sends_is_left_to_it_for_a_while(stage: Stage) -> None:
-    stage.jobs.record_results("a", [stage.begin_one("a", token=stage.step_functions.open())])
+    stage.jobs.record_results("a", [stage.begin_sealed("a", token=stage.step_functions.open())])
     stage.jobs.claim_outcome("a")
     stage.jobs.begin_callback("a", again_after_seconds=20)
     stage.reconciler.tick()
@@ -89,10 +81,10 @@ def test_a_callback_that_another_process_sends_is_left_to_it_for_a_while(stage: 
 
 def test_a_job_that_does_not_move_is_failed_and_stopped_here(stage: Stage) -> None:
     """With a token and without (JB-17)."""
-    stage.begin_one("a", token=stage.step_functions.open())
-    stage.begin_one("b")
+    stage.begin_sealed("a", token=stage.step_functions.open())
+    stage.begin_sealed("b")
     stage.clock.advance(3601)
-    stage.begin_one("c")
+    stage.begin_sealed("c")
     stage.reconciler.tick()
     assert [stage.read_status(job_id) for job_id in "abc"] == [
         "FAILED",
@@ -108,7 +100,7 @@ def test_a_job_whose_token_closed_is_failed_when_no_other_came_in_time() -> None
     """By any process, even if the one that noted it crashed."""
     stage = Stage(retry_grace_seconds=120.0)
     token = TaskToken("gone")
-    stage.begin_one("a", token=token)
+    stage.begin_sealed("a", token=token)
     stage.jobs.note_token_closed("a", token, JobError("TaskTimedOut", "not any more"))
     stage.clock.advance(119)
     stage.reconciler.tick()
@@ -128,7 +120,7 @@ def test_a_job_that_was_never_listed_to_its_end_stalls_too(stage: Stage) -> None
 
 
 def test_a_clock_that_is_set_forward_fails_nothing(stage: Stage) -> None:
-    stage.begin_one("a")
+    stage.begin_sealed("a")
     stage.reconciler.tick()
     stage.clock.step_time(7200)
     stage.reconciler.tick()
@@ -137,7 +129,7 @@ def test_a_clock_that_is_set_forward_fails_nothing(stage: Stage) -> None:
 
 def test_without_a_stall_limit_no_job_is_failed() -> None:
     stage = Stage(stall_seconds=None)
-    stage.begin_one("a")
+    stage.begin_sealed("a")
     stage.clock.advance(1_000_000)
     stage.reconciler.tick()
     assert stage.read_status("a") is JobStatus.DOWNLOADING
@@ -145,8 +137,8 @@ def test_without_a_stall_limit_no_job_is_failed() -> None:
 
 def test_a_job_that_ended_elsewhere_is_stopped_here(stage: Stage) -> None:
     """(JB-13)"""
-    stage.begin_one("a")
-    stage.begin_one("b")
+    stage.begin_sealed("a")
+    stage.begin_sealed("b")
     stage.running = ["a", "b", "deleted"]
     stage.tracker.fail("a", JobError("TaskTimedOut", "by another host"))
     stage.reconciler.tick()
@@ -155,7 +147,7 @@ def test_a_job_that_ended_elsewhere_is_stopped_here(stage: Stage) -> None:
 
 def test_an_error_of_one_job_does_not_stop_the_pass(stage: Stage) -> None:
     for job_id in "ab":
-        stage.jobs.record_results(job_id, [stage.begin_one(job_id)])
+        stage.jobs.record_results(job_id, [stage.begin_sealed(job_id)])
     claim = stage.jobs.claim_outcome
 
     def fail_for_a(job_id: str) -> ExportJob | None:
@@ -182,14 +174,14 @@ def test_a_store_that_does_not_respond_is_tried_again(stage: Stage) -> None:
         ev.ActiveJobsUnknown("StoreUnavailable", 2),
     ]
     stage.jobs.find_by_status = find  # type: ignore[method-assign]
-    stage.jobs.record_results("a", [stage.begin_one("a")])
+    stage.jobs.record_results("a", [stage.begin_sealed("a")])
     stage.reconciler.tick()
     assert stage.read_status("a") is JobStatus.COMPLETED
 
 
 def test_it_passes_at_once_and_then_every_interval_until_it_is_stopped() -> None:
     stage = Stage(interval_seconds=0.01)
-    stage.jobs.record_results("a", [stage.begin_one("a")])
+    stage.jobs.record_results("a", [stage.begin_sealed("a")])
     stage.reconciler = Reconciler(stage.jobs, stage.tracker, interval_seconds=0.01)
     stage.reconciler.start()
     stage.reconciler.start()
@@ -231,9 +223,9 @@ def test_a_listing_of_the_heartbeats_is_used_for_one_interval() -> None:
         lister=lister,
         clock=stage.clock,
     )
-    jobs.record_results("old", [stage.begin_one("old")])
+    jobs.record_results("old", [stage.begin_sealed("old")])
     lister.list()
-    stage.begin_one("new")  # is not in the listing, and runs here
+    stage.begin_sealed("new")  # is not in the listing, and runs here
     stage.reconciler.tick()
     assert jobs.listings == len(ACTIVE)
     assert stage.read_status("old") is JobStatus.COMPLETED

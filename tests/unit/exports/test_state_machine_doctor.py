@@ -17,7 +17,7 @@ from holdfast.errors import ConfigError
 from holdfast.events import Event, Events
 from holdfast.exports.checks import check_definition, examine_machine
 from holdfast.exports.events import IntervalTight
-from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
+from holdfast.exports.orchestrator import HeartbeatOrchestrator
 from holdfast.exports.settings import HeartbeatSettings
 from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.exports.sqlite_jobs import MemoryJobs

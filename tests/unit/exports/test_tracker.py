@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from contracts.jobs.support import BROKEN, make_failure, make_success
 from holdfast.exports import events as ev
 from holdfast.exports.errors import JobNotFound
 from holdfast.exports.model import (
@@ -14,7 +15,7 @@ from holdfast.exports.model import (
 )
 from holdfast.exports.simulated_step_functions import TokenState
 from holdfast.exports.tracker import JobTracker
-from support.exports.stage import JOB, JobStage, make_failure, make_success
+from support.exports.stage import JOB, JobStage
 
 
 @pytest.fixture
@@ -63,14 +64,13 @@ def test_a_failed_task_fails_the_job_and_says_how_many(stage: JobStage) -> None:
     assert job.error == JobError("JobCompletedWithFailures", "1 tasks failed")
     (callback,) = stage.step_functions.accepted
     assert (callback.error, callback.cause) == ("JobCompletedWithFailures", "1 tasks failed")
-    assert stage.list_events(ev.TaskFailed) == [ev.TaskFailed(JOB, first.task_id, "Http404")]
+    assert stage.list_events(ev.TaskFailed) == [ev.TaskFailed(JOB, first.task_id, BROKEN.code)]
 
 
 @pytest.mark.requirement("R004-119", "R004-124")
 def test_a_job_without_token_is_settled_without_a_callback(stage: JobStage) -> None:
-    (task,) = stage.begin(1)
-    stage.tracker.seal(JOB, 1)
-    assert stage.tracker.count(JOB, [make_success(task)]).status is JobStatus.COMPLETED
+    result = stage.begin_sealed()
+    assert stage.tracker.count(JOB, [result]).status is JobStatus.COMPLETED
     assert stage.step_functions.calls == 0
 
 
@@ -97,11 +97,9 @@ def test_a_duplicate_result_still_checks_whether_the_job_is_done(stage: JobStage
 
 def test_a_callback_that_gets_no_response_stays_in_the_outbox(stage: JobStage) -> None:
     """(JB-08)"""
-    token = stage.step_functions.open()
-    (task,) = stage.begin(1, token=token)
-    stage.tracker.seal(JOB, 1)
+    result = stage.begin_sealed(token=stage.step_functions.open())
     stage.step_functions.down = True
-    job = stage.tracker.count(JOB, [make_success(task)])
+    job = stage.tracker.count(JOB, [result])
     assert job.callback.state is CallbackState.PENDING
     assert job.status is JobStatus.DOWNLOADING
     assert len(stage.list_events(ev.CallbackFailed)) == 1
@@ -113,11 +111,9 @@ def test_a_lost_response_counts_as_sent_if_the_token_is_closed_afterwards(
     stage: JobStage,
 ) -> None:
     """Our own first attempt closed the token (JB-09)."""
-    token = stage.step_functions.open()
-    (task,) = stage.begin(1, token=token)
-    stage.tracker.seal(JOB, 1)
+    result = stage.begin_sealed(token=stage.step_functions.open())
     stage.step_functions.lose_replies(1)
-    stage.tracker.count(JOB, [make_success(task)])
+    stage.tracker.count(JOB, [result])
     assert stage.tracker.complete(JOB).status is JobStatus.COMPLETED
     assert len(stage.step_functions.accepted) == 1
     assert not stage.list_events(ev.StepFunctionsTimedOut)
@@ -125,12 +121,10 @@ def test_a_lost_response_counts_as_sent_if_the_token_is_closed_afterwards(
 
 def test_a_refusal_does_not_settle_the_doubt_of_an_earlier_attempt(stage: JobStage) -> None:
     """The first attempt closed the token, whatever happened to the second."""
-    token = stage.step_functions.open()
-    (task,) = stage.begin(1, token=token)
-    stage.tracker.seal(JOB, 1)
+    result = stage.begin_sealed(token=stage.step_functions.open())
     stage.step_functions.lose_replies(1)
     stage.step_functions.throttle(1)
-    stage.tracker.count(JOB, [make_success(task)])
+    stage.tracker.count(JOB, [result])
     stage.tracker.complete(JOB)
     assert stage.tracker.complete(JOB).status is JobStatus.COMPLETED
     assert not stage.list_events(ev.StepFunctionsTimedOut)
@@ -139,11 +133,9 @@ def test_a_refusal_does_not_settle_the_doubt_of_an_earlier_attempt(stage: JobSta
 @pytest.mark.requirement("R004-253")
 def test_a_token_that_is_closed_at_the_first_attempt_timed_out(stage: JobStage) -> None:
     """(JB-09)."""
-    token = stage.step_functions.open(timeout_seconds=60)
-    (task,) = stage.begin(1, token=token)
-    stage.tracker.seal(JOB, 1)
+    result = stage.begin_sealed(token=stage.step_functions.open(timeout_seconds=60))
     stage.clock.advance(61)
-    assert not stage.tracker.count(JOB, [make_success(task)]).terminal
+    assert not stage.tracker.count(JOB, [result]).terminal
     job = stage.tracker.complete(JOB)  # a second refusal confirms the first
     assert job.status is JobStatus.FAILED
     assert job.error is not None
@@ -152,21 +144,18 @@ def test_a_token_that_is_closed_at_the_first_attempt_timed_out(stage: JobStage) 
 
 
 def test_a_single_refusal_of_the_outcome_fails_no_job(stage: JobStage) -> None:
-    (task,) = stage.begin(1, token=stage.step_functions.open())
-    stage.tracker.seal(JOB, 1)
+    result = stage.begin_sealed(token=stage.step_functions.open())
     stage.step_functions.deny(1)
-    stage.tracker.count(JOB, [make_success(task)])
+    stage.tracker.count(JOB, [result])
     assert stage.tracker.complete(JOB).status is JobStatus.COMPLETED
     assert not stage.list_events(ev.StepFunctionsTimedOut)
 
 
 def test_a_refused_callback_is_not_in_doubt(stage: JobStage) -> None:
     """A throttled call was not acted on, so a token that is closed later timed out."""
-    token = stage.step_functions.open(timeout_seconds=60)
-    (task,) = stage.begin(1, token=token)
-    stage.tracker.seal(JOB, 1)
+    result = stage.begin_sealed(token=stage.step_functions.open(timeout_seconds=60))
     stage.step_functions.throttle(1)
-    stage.tracker.count(JOB, [make_success(task)])
+    stage.tracker.count(JOB, [result])
     stage.clock.advance(61)
     assert stage.tracker.complete(JOB).status is JobStatus.FAILED
 
@@ -225,11 +214,9 @@ def test_a_closed_token_of_a_job_with_a_pending_callback_changes_nothing(
     stage: JobStage,
 ) -> None:
     """(JB-07, JB-46)"""
-    token = stage.step_functions.open()
-    (task,) = stage.begin(1, token=token)
-    stage.tracker.seal(JOB, 1)
+    result = stage.begin_sealed(token=stage.step_functions.open())
     stage.step_functions.lose_replies(1)
-    stage.tracker.count(JOB, [make_success(task)])
+    stage.tracker.count(JOB, [result])
     job = stage.tracker.token_closed(stage.read_job(), "TaskTimedOut")
     assert job.callback.state is CallbackState.PENDING
     assert not stage.list_events(ev.StepFunctionsTimedOut)
@@ -260,10 +247,9 @@ def test_a_job_taken_over_while_it_is_failed_goes_on_with_its_new_token(
 
 def test_a_finished_job_whose_token_is_closed_reports_to_the_next_one(stage: JobStage) -> None:
     """All files were done while no execution waited. A new one gets the success."""
-    (task,) = stage.begin(1, token=TaskToken("gone"))
-    stage.tracker.seal(JOB, 1)
+    result = stage.begin_sealed(token=TaskToken("gone"))
     stage.tracker.token_closed(stage.read_job(), "TaskTimedOut")
-    assert stage.tracker.count(JOB, [make_success(task)]).status is JobStatus.FAILED
+    assert stage.tracker.count(JOB, [result]).status is JobStatus.FAILED
     stage.jobs.attach_token(JOB, stage.step_functions.open())
     job = stage.tracker.complete(JOB)
     assert (job.status, job.state.completed_tasks, job.error) == (JobStatus.COMPLETED, 1, None)

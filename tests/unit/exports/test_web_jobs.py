@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from holdfast.exports.model import ExportJob, JobState, JobStatus
-from holdfast.exports.pages.jobs import compute_pace, describe_heartbeats
+from holdfast.exports.pages import compute_pace, describe_heartbeats
 from holdfast.web import web_app
 from support.web.jobs import EVIL, TOKEN, fill_jobs
 from support.web.pages import read_page

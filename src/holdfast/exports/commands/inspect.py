@@ -1,18 +1,33 @@
-"""`holdfast export list`, `show`, `tables` and `doctor`. Task tokens are masked."""
+"""`holdfast export list`, `show`, `tables` and `doctor`, and the options that commands share.
+
+Task tokens are masked.
+"""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.arguments import AsJson, complete_id, parse_choice
-from holdfast.cli.console import print_facts, print_json, print_list, print_result
+from holdfast.cli.arguments import AsJson, complete_id, parse_choice, parse_size
+from holdfast.cli.console import (
+    NotFound,
+    UsageError,
+    print_facts,
+    print_json,
+    print_list,
+    print_result,
+    silence_log,
+)
 from holdfast.cli.doctor import CreateTables, print_check_results, show_tables
-from holdfast.cli.errors import NotFound, silence_log
-from holdfast.exports.commands.options import STORE_VARIABLE, Store, resolve_store
+from holdfast.doctor.checks import CheckFailed
+from holdfast.errors import ConfigError, StoreUnavailable
+from holdfast.exports.building import open_jobs
+from holdfast.exports.checks import JOB_STORE, examine_exports, examine_machine
 from holdfast.exports.model import (
     CallbackState,
     ExportJob,
@@ -21,12 +36,98 @@ from holdfast.exports.model import (
     JobStatus,
     TaskStatus,
 )
+from holdfast.exports.ports import JobStateRepository
+from holdfast.exports.settings import ExportSettings, find_job_store
+from holdfast.exports.target_check import check_target as write_to_target
+from holdfast.exports.target_check import examine_target
 from holdfast.lease.clock import SYSTEM_CLOCK, to_utc
+from holdfast.settings import read_settings
 from holdfast.text import format_age, format_count
-from holdfast.urls import require_store
+from holdfast.urls import TARGETS, parse_url, require_store
 
-if TYPE_CHECKING:
-    from holdfast.exports.ports import JobStateRepository
+STORE_VARIABLE = ExportSettings.to_variable("jobs")
+
+To = Annotated[str, "TARGET", "Where files are stored: a folder, or s3://BUCKET/PREFIX."]
+Store = Annotated[
+    str | None,
+    "STORE",
+    "Where jobs are stored: a file (jobs.db), or dynamodb:PREFIX for the tables "
+    f"PREFIXExportJobs and PREFIXExportTasks. Also {STORE_VARIABLE}.",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadOptions:
+    """The options of commands that download, by the names of the settings.
+
+    Each may also come from the environment.
+    """
+
+    worker_pool_size: Annotated[
+        int | None, "--workers", "Worker processes (4, or WORKER_POOL_SIZE)."
+    ] = None
+    downloads: Annotated[int | None, "Simultaneous downloads in each worker (4)."] = None
+    per_host: Annotated[int | None, "Connections to one host, in total (16)."] = None
+    allow_private: Annotated[bool, "Allow downloads from private and loopback addresses."] = (
+        False
+    )
+    allow_hosts: Annotated[
+        list[str] | None,
+        "--allow-host",
+        "HOST[:PORT]",
+        "Allow downloads from this host even if private.",
+    ] = None
+    max_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--max-size", parser=parse_size, metavar="SIZE", help="Maximum size of a file."
+        ),
+    ] = None
+    download_attempts: Annotated[
+        int | None, "--attempts", "Attempts of one download before it fails (5)."
+    ] = None
+    durable: Annotated[bool, "Sync each file, so that it survives a power cut."] = False
+
+    def resolve_settings(self) -> ExportSettings:
+        """Return the settings: options win over the environment. Raises ConfigError."""
+        # A flag that is not given does not mean "no", because the environment may turn it on.
+        given = {name: value for name, value in asdict(self).items() if value}
+        return read_settings(ExportSettings, os.environ, given=given)
+
+
+def check_target(to: str) -> Path | None:
+    """Return the target's folder, or None for S3. Raises UsageError if it can never be one.
+
+    `require_usable_target` finds out whether it can be written to.
+    """
+    try:
+        target = parse_url(to, TARGETS)
+    except ConfigError as error:
+        raise UsageError(f"--to {to}: {error}") from None
+    if target.scheme == "s3":
+        if not target.path.partition("/")[0]:
+            raise UsageError(f"--to {to}: the bucket is missing; write s3://BUCKET/PREFIX")
+        return None
+    if not to:
+        raise UsageError("--to is empty; name a folder, or s3://BUCKET/PREFIX")
+    if os.path.lexists(to) and not os.path.isdir(to):
+        raise UsageError(f"--to {to}: this is a file; a folder is needed")
+    return Path(to)
+
+
+def require_usable_target(to: str) -> None:
+    """Try to write to the target, because each file would fail by itself after it was fetched.
+
+    Raises StoreUnavailable with the reason, and ConfigError for a missing package or setting.
+    """
+    try:
+        for _ in write_to_target(to):
+            pass
+    except CheckFailed as error:
+        raise StoreUnavailable(f"--to {error.result.found}: {error.result.remedy}") from error
+
+
+# -- commands
 
 _STATUSES = "PROCESSING|DOWNLOADING|COMPLETED|FAILED"
 
@@ -49,9 +150,7 @@ def list_(
 
 
 def show(
-    job_id: Annotated[
-        str, typer.Argument(metavar="JOB", help="The id of the job, or the beginning of it.")
-    ],
+    job_id: Annotated[str, "<JOB>", "The id of the job, or the beginning of it."],
     jobs: Store = None,
     failed: Annotated[bool, "List the failed tasks."] = False,
     as_json: AsJson = False,
@@ -66,7 +165,7 @@ def show(
             raise NotFound(
                 f"there is no job {job_id!r} in this store: see `holdfast export list`"
             )
-        tasks = list(read_failed_tasks(repository, job_id)) if failed else []
+        tasks = list(read_tasks(repository, job_id, TaskStatus.FAILED)) if failed else []
     tasks.sort(key=lambda task: task.key)
     if as_json:
         failures = [{"name": task.key, "error": task.error} for task in tasks]
@@ -77,27 +176,27 @@ def show(
 
 
 @contextmanager
-def _open_repository(store: str | None) -> "Iterator[JobStateRepository]":
-    from holdfast.exports.building import open_jobs
-
+def _open_repository(store: str | None) -> Iterator[JobStateRepository]:
     remedy = (
         "name it with --jobs; for `holdfast export run --to FOLDER` that is `--jobs FOLDER`"
     )
-    url = require_store(resolve_store(store), "there is no job store", remedy)
+    url = require_store(find_job_store(os.environ, store), "there is no job store", remedy)
     with silence_log(), open_jobs(url) as repository:
         yield repository
 
 
 def _read_jobs(
-    repository: "JobStateRepository", statuses: Iterable[JobStatus] = JobStatus
+    repository: JobStateRepository, statuses: Iterable[JobStatus] = JobStatus
 ) -> Iterator[ExportJob]:
     return (job for status in statuses for job in repository.find_by_status(status))
 
 
-def read_failed_tasks(repository: "JobStateRepository", job_id: str) -> "Iterator[ExportTask]":
-    """Yield the failed tasks of a job, in the order of their ids."""
+def read_tasks(
+    repository: JobStateRepository, job_id: str, status: TaskStatus | None = None
+) -> Iterator[ExportTask]:
+    """Yield the tasks of a job, or those with a status, in the order of their ids."""
     after = None
-    while page := repository.tasks(job_id, status=TaskStatus.FAILED, after=after):
+    while page := repository.tasks(job_id, status=status, after=after):
         yield from page
         after = page[-1].task_id
 
@@ -108,28 +207,18 @@ def tables(
     as_json: AsJson = False,
 ) -> None:
     """Check the DynamoDB tables of a job store."""
-    from holdfast.exports.checks import JOB_STORE
-
     show_tables(JOB_STORE, jobs or os.environ.get(STORE_VARIABLE, ""), create, as_json)
 
 
 def doctor(
     jobs: Store = None,
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="TARGET", help="Check this target too.")
-    ] = None,
+    to: Annotated[str | None, "TARGET", "Check this target too."] = None,
     state_machine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ARN|FILE.json", help="Check the timeouts of this state machine too."
-        ),
+        str | None, "ARN|FILE.json", "Check the timeouts of this state machine too."
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check settings, job store, target and state machine for problems."""
-    from holdfast.exports.checks import examine_exports, examine_machine
-    from holdfast.exports.target_check import examine_target
-
     env = {**os.environ, **({STORE_VARIABLE: jobs} if jobs else {})}
     checks = [
         (examine_exports, "exports"),

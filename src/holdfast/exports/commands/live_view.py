@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 from holdfast.cli.console import info, strip_control_characters
 from holdfast.cli.live_view import LiveStatus, LiveView, Rate, join_texts
 from holdfast.events import Event
+from holdfast.exports.engine import JobEngine
 from holdfast.exports.errors import JobNotFound, StoreUnavailable
 from holdfast.exports.events import JobFinished, TaskCompleted
 from holdfast.exports.model import JobState
+from holdfast.exports.pool.worker import WorkerInfo
 from holdfast.exports.ports import JobStateRepository
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.text import format_bytes, format_duration
@@ -24,9 +26,6 @@ if TYPE_CHECKING:
     from rich.console import Group, JustifyMethod
     from rich.table import Table
     from rich.text import Text
-
-    from holdfast.exports.engine import JobEngine
-    from holdfast.exports.pool.ports import WorkerInfo
 
 _DRAW_SECONDS = 0.25
 _MAX_NAME = 48
@@ -49,7 +48,7 @@ class ExportMonitor:
     def __init__(
         self,
         jobs: JobStateRepository,
-        engine: "JobEngine",
+        engine: JobEngine,
         list_jobs: Callable[[], Sequence[str]],
     ) -> None:
         """`list_jobs` returns the ids of the jobs to show."""
@@ -72,7 +71,7 @@ class ExportMonitor:
         """Return the number of running tasks."""
         return sum(len(worker.tasks) for worker in self.list_workers())
 
-    def list_workers(self) -> "Sequence[WorkerInfo]":
+    def list_workers(self) -> Sequence[WorkerInfo]:
         """Return the state of every worker."""
         return self._engine.pool.list_workers()
 
@@ -178,7 +177,7 @@ def _render_workers(monitor: ExportMonitor) -> "Table":
     return grid
 
 
-def _describe_worker(monitor: ExportMonitor, worker: "WorkerInfo") -> list["Text"]:
+def _describe_worker(monitor: ExportMonitor, worker: WorkerInfo) -> list["Text"]:
     """Return the cells of a worker, with its oldest running task."""
     pid, others = _make_text(f"  {worker.pid}", "dim"), len(worker.tasks) - 1
     task = max(worker.tasks, key=lambda task: task.seconds, default=None)

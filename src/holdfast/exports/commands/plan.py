@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.cli.arguments import STDIN, open_input
-from holdfast.cli.errors import InputRefused, UsageError
+from holdfast.cli.console import InputRefused, UsageError
 from holdfast.exports.building import check_download_url
+from holdfast.exports.commands.inspect import read_tasks
 from holdfast.exports.errors import InvalidJob
 from holdfast.exports.model import ExportJob, JobStatus, TaskStatus
 from holdfast.exports.ports import JobStateRepository
@@ -218,14 +219,9 @@ def _find_unfinished(
     if not job.sealed:
         yield from request.tasks or ()
         return
-    after = None
-    while page := jobs.tasks(job.job_id, after=after):
-        for task in page:
-            if task.status is not TaskStatus.COMPLETED:
-                yield TaskSpec(
-                    url=task.url, key=task.key, checksum=task.checksum, size=task.size
-                )
-        after = page[-1].task_id
+    for task in read_tasks(jobs, job.job_id):
+        if task.status is not TaskStatus.COMPLETED:
+            yield TaskSpec(url=task.url, key=task.key, checksum=task.checksum, size=task.size)
 
 
 # -- summaries

@@ -8,45 +8,48 @@ import gc
 import logging
 import os
 import shlex
+from dataclasses import dataclass
 from heapq import nsmallest
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from holdfast.cli.arguments import AsJson
 from holdfast.cli.console import (
+    ExitCode,
     info,
     is_terminal,
     print_json,
     print_result,
     strip_control_characters,
 )
-from holdfast.cli.errors import ExitCode
-from holdfast.cli.foreground import ForegroundRunner, Runnable
+from holdfast.cli.foreground import ForegroundRunner
+from holdfast.cli.live_view import LiveStatus
 from holdfast.events import Event as DomainEvent
 from holdfast.events import Events, Subscriber
 from holdfast.exports import events as job_events
-from holdfast.exports.commands.inspect import format_job_error, read_failed_tasks
-from holdfast.exports.commands.live_view import ExportMonitor, PlainLines, show_export
-from holdfast.exports.commands.options import (
+from holdfast.exports.building import build_export_engine, open_jobs, require_downloads
+from holdfast.exports.commands.inspect import (
     DownloadOptions,
     Store,
     To,
     check_target,
+    format_job_error,
+    read_tasks,
     require_usable_target,
 )
+from holdfast.exports.commands.live_view import ExportMonitor, PlainLines, show_export
+from holdfast.exports.commands.plan import Plan, make_plan, read_list
 from holdfast.exports.file_names import OWN_FOLDER, find_store_in_folder
-from holdfast.exports.model import ExportJob, ExportTask, JobStatus
+from holdfast.exports.model import ExportJob, ExportTask, JobStatus, TaskStatus
+from holdfast.exports.ports import JobStateRepository
+from holdfast.exports.settings import ExportSettings, HeartbeatSettings
 from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.settings import read_settings
+from holdfast.telemetry.logging import make_line_log
 from holdfast.text import format_bytes, format_duration
-
-if TYPE_CHECKING:
-    from holdfast.cli.live_view import LiveStatus
-    from holdfast.exports.commands.plan import Plan
-    from holdfast.exports.ports import JobStateRepository
-    from holdfast.exports.settings import ExportSettings
 
 _MAX_FAILURES = 10  # that are shown
 
@@ -54,11 +57,9 @@ _MAX_FAILURES = 10  # that are shown
 def run(
     list_: Annotated[
         str,
-        typer.Argument(
-            metavar="LIST",
-            help="A file with one URL or JSON object per line, a job as JSON with its "
-            "tasks, or - for standard input.",
-        ),
+        "<LIST>",
+        "A file with one URL or JSON object per line, a job as JSON with its tasks, or - for "
+        "standard input.",
     ],
     *,
     to: To,
@@ -67,9 +68,6 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Fetch the files of a list. The same command again continues where it stopped."""
-    from holdfast.exports.building import open_jobs, require_downloads
-    from holdfast.exports.commands.plan import make_plan, read_list
-
     folder = check_target(to)
     settings = downloads.resolve_settings()
     require_downloads()
@@ -87,7 +85,7 @@ def run(
     raise typer.Exit(export_run.exit_code)
 
 
-def _choose_store(given: str | None, folder: Path | None, settings: "ExportSettings") -> str:
+def _choose_store(given: str | None, folder: Path | None, settings: ExportSettings) -> str:
     if given:
         return find_store_in_folder(given)
     if folder is None:
@@ -97,23 +95,21 @@ def _choose_store(given: str | None, folder: Path | None, settings: "ExportSetti
     return str(folder / OWN_FOLDER / "jobs.db")
 
 
+@dataclass
 class ExportRun:
     """One run of the command, with its plan and its result."""
 
-    def __init__(
-        self,
-        plan: "Plan",
-        to: str,
-        jobs: "JobStateRepository",
-        store: str,
-        settings: "ExportSettings",
-    ) -> None:
-        self.plan, self.to, self.jobs = plan, to, jobs
-        self.store, self.settings = store, settings
-        self.job = plan.existing_job or plan.request.to_job(SYSTEM_CLOCK.time())
-        self.bytes = 0
-        self.seconds = 0.0
-        self.signal = 0
+    plan: Plan
+    to: str
+    jobs: JobStateRepository
+    store: str
+    settings: ExportSettings
+    bytes = 0
+    seconds = 0.0
+    signal = 0
+
+    def __post_init__(self) -> None:
+        self.job = self.plan.existing_job or self.plan.request.to_job(SYSTEM_CLOCK.time())
 
     def run(self) -> None:
         """Carry out the plan, in the foreground."""
@@ -130,11 +126,6 @@ class ExportRun:
         self.seconds = SYSTEM_CLOCK.monotonic() - started
 
     def _run_engine(self) -> None:
-        from holdfast.exports.building import build_export_engine
-        from holdfast.exports.settings import HeartbeatSettings
-        from holdfast.settings import read_settings
-        from holdfast.telemetry.logging import make_line_log
-
         style: Literal["plain", "text"] = "plain" if is_terminal() else "text"
         log = make_line_log(info, style, min_level=logging.WARNING)
         events = Events(_report_exceptions(log))
@@ -160,16 +151,16 @@ class ExportRun:
                     self.plan.request, lost=lost, should_leave=leave.is_set
                 )
 
-        runnable = Runnable(run, leave.set, lost.set, monitor.count_running)
-        runner = ForegroundRunner(runnable, status, self.settings.drain_seconds)
+        drain = self.settings.drain_seconds
+        runner = ForegroundRunner(run, leave.set, lost.set, monitor.count_running, drain)
         # The imported modules live to the end. Without them, each collection is short, and so
         # is the last one, for which the command would keep its caller waiting.
         gc.freeze()
-        self.job = runner.run()
+        self.job = runner.run(status)
         self.bytes = monitor.count_bytes(self.job.job_id)
         self.signal = 0 if self.job.terminal else runner.first_signal
 
-    def _limit_workers(self) -> "ExportSettings":
+    def _limit_workers(self) -> ExportSettings:
         """Return the settings with at most one worker for each file."""
         files = len(self.plan.request.tasks or ())
         workers = max(1, min(self.settings.worker_pool_size, files))
@@ -202,7 +193,7 @@ class ExportRun:
         """Return the first few failed tasks of a failed job, in the order of their names."""
         if self.job.status is not JobStatus.FAILED:
             return []
-        failed = read_failed_tasks(self.jobs, self.job.job_id)
+        failed = read_tasks(self.jobs, self.job.job_id, TaskStatus.FAILED)
         return nsmallest(_MAX_FAILURES, failed, key=lambda task: task.key)
 
     def _summarize(self) -> str:

@@ -4,30 +4,40 @@ stop   jobs drain, or are given back ─▶ pool ─▶ reconciler ─▶ heartb
 """
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from holdfast.cli.arguments import (
+    CONCURRENCY,
     Queue,
     find_new_queue,
-    make_concurrency_option,
     report_created,
     resolve_queue,
 )
-from holdfast.cli.foreground import EndOptions, Runnable, ServiceOptions
-from holdfast.cli.live_view import EventCounts
-from holdfast.exports.commands.options import (
+from holdfast.cli.foreground import EndOptions, ForegroundRunner, ServiceOptions
+from holdfast.cli.live_view import EventCounts, LiveView
+from holdfast.events import Events
+from holdfast.exports.building import (
+    build_export_engine,
+    open_jobs,
+    open_step_functions,
+    require_downloads,
+)
+from holdfast.exports.commands.inspect import (
     DownloadOptions,
     Store,
     To,
     check_target,
     require_usable_target,
-    resolve_store,
 )
+from holdfast.exports.commands.live_view import ExportMonitor, show_export
+from holdfast.exports.consumer import ExportJobConsumer
+from holdfast.exports.settings import HeartbeatSettings, find_job_store
+from holdfast.queue.message import AnyMessage
+from holdfast.queues.opening import open_queue
+from holdfast.settings import read_settings
 from holdfast.urls import QUEUES, find_store_file, parse_url
-
-if TYPE_CHECKING:
-    from holdfast.cli.live_view import LiveView
-    from holdfast.worker.in_flight import WorkerReport
+from holdfast.worker.settle import WorkerReport
+from holdfast.worker.worker import Worker
 
 # The time that a job needs after its downloads have drained, to count them and be given back.
 _GIVE_BACK_SECONDS = 10.0
@@ -43,9 +53,7 @@ def serve(
         "FOLDER|s3://…",
         "Where EXPORT_ID.jsonl or .txt lists the files of jobs without tasks.",
     ] = None,
-    concurrency: Annotated[
-        int, make_concurrency_option("Jobs handled at the same time.")
-    ] = 200,
+    concurrency: Annotated[int, *CONCURRENCY, "Jobs handled at the same time."] = 200,
     drain: Annotated[
         float | None, "Time for running downloads to finish after Ctrl-C (30s)."
     ] = None,
@@ -54,28 +62,13 @@ def serve(
     service: ServiceOptions,
 ) -> None:
     """Take export jobs from a queue. Ctrl-C drains; Ctrl-C again stops now."""
-    from holdfast.events import Events
-    from holdfast.exports.building import (
-        build_export_engine,
-        open_jobs,
-        open_step_functions,
-        require_downloads,
-    )
-    from holdfast.exports.commands.live_view import ExportMonitor, show_export
-    from holdfast.exports.consumer import ExportJobConsumer
-    from holdfast.exports.settings import HeartbeatSettings
-    from holdfast.queue.message import AnyMessage
-    from holdfast.queues.opening import open_queue
-    from holdfast.settings import read_settings
-    from holdfast.worker.worker import Worker
-
     check_target(to)
     settings = downloads.resolve_settings()
     require_downloads()
     require_usable_target(to)
     if drain is not None:  # 0 means at once; it does not mean the default
         settings = settings.model_copy(update={"drain_seconds": drain})
-    url, store = resolve_queue(queue), resolve_store(jobs)
+    url, store = resolve_queue(queue), find_job_store(os.environ, jobs)
     callbacks = open_step_functions(needed=_is_in_cloud(url, store))
     new = find_new_queue(url)
     events = Events(counts := EventCounts())
@@ -107,12 +100,12 @@ def serve(
             events=events,
         )
 
-        def make_view() -> "LiveView":
+        def make_view() -> LiveView:
             monitor = ExportMonitor(repository, engine, lambda: engine.dispatcher.running)
             events.subscribe(monitor)
             return show_export(monitor, f"{messages.name} to {to}", many=True)
 
-        def run() -> "WorkerReport":
+        def run() -> WorkerReport:
             with engine:  # which starts before the worker and stops after it
                 return ending.run(worker)
 
@@ -121,9 +114,11 @@ def serve(
             engine.dispatcher.leave_now()
             worker.stop_now(_GIVE_BACK_SECONDS)
 
-        runnable = Runnable(run, worker.stop, stop_now, lambda: counts.running)
+        runner = ForegroundRunner(
+            run, worker.stop, stop_now, lambda: counts.running, settings.drain_seconds
+        )
         report_created(new)
-        service.run(runnable, [messages], events, make_view, settings.drain_seconds, ending)
+        service.run(runner, [messages], events, make_view, ending)
 
 
 def _is_in_cloud(queue: str, store: str) -> bool:

@@ -9,18 +9,21 @@
   as it comes if a checksum is known. Otherwise the error is EncodedBody.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Condition
+from threading import BoundedSemaphore, Lock
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 
-from holdfast.exports.downloads import errors
-from holdfast.exports.downloads.errors import TaskError
 from holdfast.exports.downloads.partial_files import PartialFile
 from holdfast.exports.downloads.response_head import ResponseHead, make_bad_response
-from holdfast.exports.downloads.task import RunningDownload
+from holdfast.exports.downloads.task import (
+    RunningDownload,
+    TaskError,
+    from_curl_code,
+    from_http_status,
+)
 from holdfast.exports.downloads.transfer import CurlHandles, DownloadRequest
 from holdfast.exports.downloads.url_guard import MAX_REDIRECTS, CheckedUrl, UrlGuard, parse_url
 from holdfast.lease.clock import Clock
@@ -29,6 +32,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 # libcurl hands over 16 KiB at a time. To hash and write each piece by itself would cost a
 # third of the speed, in system calls and in waits for the interpreter's lock.
 _BUFFER_BYTES = 256 << 10
+_WRITE_INTERVAL_SECONDS = 0.5
 _CHECK_INTERVAL_SECONDS = 0.25  # how soon a waiting task notices that it is cancelled
 
 
@@ -37,38 +41,24 @@ class HostSlots:
 
     def __init__(self, per_host: int) -> None:
         self._per_host = per_host
-        self._busy: Counter[str] = Counter()
-        self._freed = Condition()
+        # A host is forgotten when no task uses or awaits it, because a job may name a million.
+        self._slots: WeakValueDictionary[str, BoundedSemaphore] = WeakValueDictionary()
+        self._lock = Lock()
 
     @contextmanager
-    def take_slot(self, origin: str, report_waiting: Callable[[], None]) -> Iterator[None]:
+    def take_slot(self, origin: str, run: RunningDownload) -> Iterator[None]:
         """Wait for a slot and keep it while the context lasts.
 
-        Calls `report_waiting` from time to time while it waits. If that raises, the wait
-        ends.
+        Raises TaskError if the task is to end.
         """
-        while not self._try_take(origin):
-            report_waiting()
+        with self._lock:
+            slots = self._slots.setdefault(origin, BoundedSemaphore(self._per_host))
+        while not slots.acquire(timeout=_CHECK_INTERVAL_SECONDS):
+            run.check()
         try:
             yield
         finally:
-            self._release(origin)
-
-    def _try_take(self, origin: str) -> bool:
-        with self._freed:
-            if self._busy[origin] >= self._per_host:
-                self._freed.wait(_CHECK_INTERVAL_SECONDS)
-            if self._busy[origin] >= self._per_host:
-                return False
-            self._busy[origin] += 1
-            return True
-
-    def _release(self, origin: str) -> None:
-        with self._freed:
-            self._busy[origin] -= 1
-            if not self._busy[origin]:
-                del self._busy[origin]  # a job may name a million hosts
-            self._freed.notify_all()
+            slots.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +95,7 @@ class Downloader:
         for _ in range(MAX_REDIRECTS + 1):
             request = DownloadRequest(checked_url, self.guard, body, run)
             with (
-                self.hosts.take_slot(checked_url.origin, run.report_waiting),
+                self.hosts.take_slot(checked_url.origin, run),
                 self.handles.lend(checked_url, job_id) as curl,
             ):
                 head = request.perform(curl, body.get_range_headers())
@@ -125,7 +115,7 @@ class Downloader:
             raise TaskError("RangeRefused", text, retryable=True)
         if head.status not in (200, 206):
             after = head.parse_retry_after(self.clock.time())
-            raise errors.from_http_status(checked_url.origin, head.status, after)
+            raise from_http_status(checked_url.origin, head.status, after)
         body.finish(checked_url.origin)
 
 
@@ -149,6 +139,7 @@ class ResponseBody:
         self._task = run.task
         self._max_bytes = max_bytes
         self._buffer = bytearray()
+        self._written_at = run.clock.monotonic()
 
     def get_range_headers(self) -> list[str]:
         """Return the header lines that request the rest of the file."""
@@ -201,12 +192,13 @@ class ResponseBody:
         if len(self._buffer) >= _BUFFER_BYTES:
             self._write_out()
 
-    def report_if_due(self) -> None:
-        """Write out and report what was received, if it is time for a report.
+    def write_if_due(self) -> None:
+        """Write out what was received, unless that was done a moment ago.
 
         So of a slow body, too, most bytes are on disk when the process is killed.
         """
-        if self._buffer and self._run.is_report_due():
+        due_at = self._written_at + _WRITE_INTERVAL_SECONDS
+        if self._buffer and self._run.clock.monotonic() >= due_at:
             self._write_out()
 
     def _write_out(self) -> None:
@@ -214,11 +206,12 @@ class ResponseBody:
         self._check_size(self.part.size)
 
     def flush(self) -> None:
-        """Write all buffered bytes to the part."""
+        """Write all buffered bytes to the part, and report them."""
         data, self._buffer = self._buffer, bytearray()
         if data:
             self.part.write(memoryview(data))
-            self._run.report_bytes(len(data))
+            self._written_at = self._run.clock.monotonic()
+            self._run.report(len(data))
 
     def _check_size(self, size: int) -> None:
         if self._max_bytes is not None and size > self._max_bytes:
@@ -232,5 +225,5 @@ class ResponseBody:
         self._check_size(part.size)
         expected = self._task.size if part.length is None else part.length
         if expected is not None and part.size < expected:
-            raise errors.from_curl_code(origin, 18)
+            raise from_curl_code(origin, 18)
         part.complete = True

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.exports.downloads.errors import TaskError
+from holdfast.exports.downloads.task import TaskError
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -13,14 +13,14 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from holdfast.aws import clients, errors
 from holdfast.aws.checked_call import call_checked
 from holdfast.errors import ConfigError
-from holdfast.exports.downloads.errors import TaskError
 from holdfast.exports.downloads.partial_files import PartialFile, PartialFiles
-from holdfast.exports.downloads.task import RunningDownload, TaskInput
+from holdfast.exports.downloads.task import RunningDownload, TaskError, TaskInput
 from holdfast.exports.errors import InvalidJob, StoreUnavailable
 from holdfast.urls import TARGETS, parse_url
 
@@ -129,19 +129,15 @@ class S3Target:
             digest = _encode_base64(hashlib.sha256(data).digest())
             piece = {"PartNumber": number, "Body": data, "ChecksumSHA256": digest}
             response = call_checked(self._client, "upload_part", **upload, **piece)
-            run.report_bytes(0)
             yield {"PartNumber": number, "ETag": response["ETag"], "ChecksumSHA256": digest}
         if file_hash.digest() != part.digests.get_digest("sha256"):
             text = "the bytes on disk differ from those that were verified"
-            raise TaskError("StorageError", text, retryable=True, start_over=True, keep=False)
+            raise TaskError("StorageError", text, start_over=True)
 
     def _abort(self, upload: dict[str, Any]) -> None:
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        try:
+        # If it fails, the bucket's lifecycle rule aborts it later.
+        with suppress(*errors.get_client_errors()):
             self._client.abort_multipart_upload(**upload)
-        except (BotoCoreError, ClientError):  # the bucket's lifecycle rule aborts it later
-            return
 
     def close(self) -> None:
         """Close the partial files and the client."""

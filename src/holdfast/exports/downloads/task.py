@@ -1,27 +1,131 @@
-"""One task in a worker process: its input, the digests of its bytes, and its run.
+"""One task in a worker process: its input, the digests of its bytes, its run and its errors.
 
 `Checksum` is the expected checksum of its file, and `Digests` are those of the received bytes.
-A running task can be cancelled, and reports its progress to the pool.
+A running task can be cancelled, and reports its bytes to the pool.
+
+An error has a stable code for programs, and a line of text for operators. No text holds a
+URL's path, query or credentials, nor any text of the server, because each of them may be, or
+repeat, a signature.
 """
 
+import errno
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from threading import Condition, Event
 from typing import Any, Self
 
-from holdfast.exports.downloads.errors import TaskError
+from holdfast.errors import HoldfastError
 from holdfast.exports.errors import InvalidJob
 from holdfast.exports.file_names import normalize_key
 from holdfast.exports.pool.wire import CANCELLED
 from holdfast.lease.clock import Clock
 
 _FORM = re.compile(r"(sha256):([0-9a-f]{64})|(md5):([0-9a-f]{32})", re.IGNORECASE)
-_REPORT_INTERVAL_SECONDS = 0.5
-_CHECK_INTERVAL_SECONDS = 1.0
 _CLOSE_TIMEOUT_SECONDS = 5.0  # libcurl checks for cancellation once a second
+
+
+class TaskError(HoldfastError):
+    """The failure of a task, or of one attempt at it.
+
+    `retryable`: the cause may pass. `after_seconds` is how long the server asked to wait.
+    `start_over`: it is retryable, but the received bytes cannot be trusted, so the next attempt
+    begins at zero and they are not kept.
+    `keep`: the task failed, but the received bytes are still useful for a later attempt.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        retryable: bool = False,
+        after_seconds: float = 0.0,
+        start_over: bool = False,
+        keep: bool | None = None,
+    ) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.retryable = retryable or start_over
+        self.after_seconds = after_seconds
+        self.start_over = start_over
+        self.keep = retryable if keep is None else keep
+
+
+# Errors of the filesystem, with our code and text. All others are a StorageError.
+_BY_ERRNO = {
+    errno.ENOSPC: ("DiskFull", "the disk has no space left for it"),
+    errno.EDQUOT: ("DiskFull", "the quota is used up"),
+    errno.EFBIG: ("FileTooBig", "files as large as this are not allowed here"),
+    errno.EROFS: ("ReadOnly", "the target cannot be written to"),
+    errno.EACCES: ("Denied", "this user is not allowed to write there"),
+    errno.EPERM: ("Denied", "this user is not allowed to write there"),
+    errno.ELOOP: ("UnsafePath", "a folder of its path is a link, or not a folder"),
+    errno.ENOTDIR: ("UnsafePath", "a folder of its path is a link, or not a folder"),
+    errno.EISDIR: ("NameTaken", "a folder has that name"),
+    errno.EXDEV: ("OtherFilesystem", "its folder is on another file system than the target"),
+    errno.ENAMETOOLONG: ("InvalidName", "the name is too long for this file system"),
+}
+_TRANSIENT_ERRNOS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
+
+
+def from_os_error(error: OSError, key: str) -> TaskError:
+    """Return the error of a failure to write `key`."""
+    known = _BY_ERRNO.get(error.errno or 0)
+    if known is not None:
+        return TaskError(known[0], f"{key}: {known[1]}")
+    name = errno.errorcode.get(error.errno or 0, type(error).__name__)
+    is_transient = error.errno in _TRANSIENT_ERRNOS
+    return TaskError("StorageError", f"{key}: {name}", retryable=is_transient)
+
+
+def from_http_status(host: str, status: int, after_seconds: float = 0.0) -> TaskError:
+    """Return the error of a response that is not the file."""
+    try:
+        phrase = f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        phrase = str(status)
+    is_transient = status >= 500 or status in (408, 429)
+    return TaskError(
+        f"Http{status}",
+        f"{host}: {phrase}",
+        retryable=is_transient,
+        after_seconds=after_seconds,
+    )
+
+
+# libcurl's number, with our code, its meaning, and whether it may pass.
+_BY_CURL_CODE = {
+    1: ("BadAnswer", "the response is not HTTP", True),
+    3: ("BadUrl", "the address cannot be used", False),
+    6: ("NameNotResolved", "the name was not found", True),
+    7: ("ConnectFailed", "the server does not accept the connection", True),
+    8: ("BadAnswer", "the response is not HTTP", True),
+    18: ("Truncated", "the connection ended before the file did", True),
+    28: ("TimedOut", "no connection, or too few bytes for too long", True),
+    35: ("TlsFailed", "the secure connection could not be made", True),
+    52: ("ConnectionLost", "the connection ended without a response", True),
+    55: ("ConnectionLost", "the connection broke", True),
+    56: ("ConnectionLost", "the connection broke", True),
+    58: ("TlsRefused", "the server requires a client certificate", False),
+    59: ("TlsRefused", "the server offers no cipher that is accepted here", False),
+    60: ("TlsRefused", "the server's certificate cannot be trusted", False),
+    77: ("TlsRefused", "the file of trusted certificates cannot be read", False),
+    91: ("TlsRefused", "the server's certificate was withdrawn", False),
+    100: ("BadAnswer", "the head of the response is too large", False),
+}
+
+
+def from_curl_code(host: str, number: int) -> TaskError:
+    """Return the error of a failed transfer. It does not repeat libcurl's own text."""
+    code, text, is_transient = _BY_CURL_CODE.get(
+        number, ("TransferFailed", f"the transfer failed (curl {number})", True)
+    )
+    return TaskError(code, f"{host}: {text}", retryable=is_transient)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +172,6 @@ class Digests:
     def get_digest(self, algorithm: str) -> bytes:
         """Return the digest of the bytes so far."""
         return self._running[algorithm].digest()
-
-    def __bool__(self) -> bool:
-        return bool(self._running)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,79 +230,43 @@ class TaskInput:
             raise self.make_size_error(size)
         if self.checksum is not None and not digests.has(self.checksum):
             text = f"the bytes do not have the expected {self.checksum.algorithm} checksum"
-            raise TaskError(
-                "ChecksumMismatch",
-                f"{self.key}: {text}",
-                retryable=True,
-                start_over=True,
-                keep=False,
-            )
+            raise TaskError("ChecksumMismatch", f"{self.key}: {text}", start_over=True)
 
     def make_size_error(self, size: int) -> TaskError:
         """Return the error of a file that has another size than expected."""
         text = f"{self.key}: {size} bytes or more, {self.size} were expected"
-        return TaskError("SizeMismatch", text, retryable=True, start_over=True, keep=False)
+        return TaskError("SizeMismatch", text, start_over=True)
 
     def __repr__(self) -> str:
         return f"TaskInput({self.task_id})"
 
 
 class RunningDownload:
-    """One running task, which can be stopped, can wait, and reports its progress."""
+    """One running task, which can be stopped, can wait, and reports the bytes it received."""
 
     def __init__(self, task: TaskInput, report: Callable[[int], None], clock: Clock) -> None:
         self.task = task
-        self._report = report
-        self._clock = clock
-        self.is_stopped = False  # the task is to end
-        self._stopped = Event()  # the same, for waits
-        self._unreported = 0
-        self._reported_at = clock.monotonic()
+        self.report = report
+        self.clock = clock
+        self._stopped = Event()
 
     def stop(self) -> None:
         """Have the task end soon. Its partial file is kept for the next attempt."""
-        self.is_stopped = True
         self._stopped.set()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the task is to end."""
+        return self._stopped.is_set()
 
     def check(self) -> None:
         """Raise TaskError if the task is to end."""
         if self.is_stopped:
             raise TaskError(CANCELLED, "it was cancelled", keep=True)
 
-    def is_report_due(self) -> bool:
-        """Return whether it is time to report bytes."""
-        return self._clock.monotonic() - self._reported_at >= _REPORT_INTERVAL_SECONDS
-
-    def report_bytes(self, count: int) -> None:
-        """Count more bytes, and report them if a report is due."""
-        self._unreported += count
-        if self.is_report_due():
-            self._send_report()
-
-    def _send_report(self) -> None:
-        count, self._unreported = self._unreported, 0
-        self._reported_at = self._clock.monotonic()
-        self._report(count)
-
-    def finish(self) -> None:
-        """Report the bytes that were not reported yet."""
-        if self._unreported:
-            self._send_report()
-
-    def report_waiting(self) -> None:
-        """Report that the task waits, so that the pool does not take it for stalled.
-
-        Raises TaskError if the task is to end.
-        """
-        self.check()
-        self.report_bytes(0)
-
     def wait(self, seconds: float) -> None:
         """Wait that long. Raises TaskError as soon as the task is to end."""
-        until = self._clock.monotonic() + seconds
-        while (left := until - self._clock.monotonic()) > 0:
-            self.report_waiting()
-            self._clock.wait(self._stopped, min(left, _CHECK_INTERVAL_SECONDS))
+        self.clock.wait(self._stopped, seconds)
         self.check()
 
 

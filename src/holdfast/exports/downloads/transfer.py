@@ -26,10 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import pycurl
 
-from holdfast.exports.downloads import errors
-from holdfast.exports.downloads.errors import TaskError
 from holdfast.exports.downloads.response_head import HeadReader, ResponseHead, make_bad_response
-from holdfast.exports.downloads.task import RunningDownload
+from holdfast.exports.downloads.task import RunningDownload, TaskError, from_curl_code
 from holdfast.exports.downloads.url_guard import CheckedUrl, UrlGuard, explain_refusal
 
 if TYPE_CHECKING:
@@ -161,7 +159,7 @@ class DownloadRequest:
     def _check_progress(self, *_: object) -> bool:
         """Return whether to end the transfer. libcurl calls this at least once a second."""
         try:
-            self._receiver.report_if_due()
+            self._receiver.write_if_due()
         except BaseException as error:
             self._error = error
             return True
@@ -182,7 +180,7 @@ class DownloadRequest:
             text = explain_refusal(self._checked_url, self._refused_address)
             raise TaskError("AddressRefused", f"{host}: {text}")
         if number or response is None:
-            raise errors.from_curl_code(host, number or pycurl.E_GOT_NOTHING)
+            raise from_curl_code(host, number or pycurl.E_GOT_NOTHING)
         if self._length is not None and self._received > self._length:
             # libcurl read the surplus together with the body, and dropped it.
             raise _make_surplus_error()

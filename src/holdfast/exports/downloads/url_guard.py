@@ -16,7 +16,7 @@ from typing import NoReturn
 from urllib.parse import quote, urljoin
 
 from holdfast.errors import ConfigError
-from holdfast.exports.downloads.errors import TaskError
+from holdfast.exports.downloads.task import TaskError
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

@@ -12,22 +12,20 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from holdfast.errors import ConfigError
-from holdfast.exports.downloads import errors
-from holdfast.exports.downloads.errors import TaskError
 from holdfast.exports.downloads.partial_files import PartialFile
 from holdfast.exports.downloads.targets import open_target
 from holdfast.exports.downloads.task import (
     Digests,
     RunningDownload,
     RunningDownloads,
+    TaskError,
     TaskInput,
+    from_os_error,
 )
 from holdfast.exports.downloads.url_guard import UrlGuard
 from holdfast.exports.pool.wire import CANCELLED
 from holdfast.lease.backoff import Backoff
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
-from holdfast.version import format_install_command
 
 _FIRST_WAIT_SECONDS = 0.5
 _MIN_PROGRESS_BYTES = 1 << 20  # an attempt that gained this much is not a failure
@@ -120,12 +118,10 @@ class ExportWork:
         self._settings = settings
         self._runs = RunningDownloads(clock)
         guard = UrlGuard(allow_private=settings.allow_private, allow_hosts=settings.allow_hosts)
-        try:
-            from holdfast.exports.downloads.download import Downloader, HostSlots
-            from holdfast.exports.downloads.transfer import CurlHandles
-        except ImportError:
-            text = f"exports need pycurl: {format_install_command('export')}"
-            raise ConfigError(text) from None
+        # Only here, because they load pycurl, which only worker processes need.
+        from holdfast.exports.downloads.download import Downloader, HostSlots
+        from holdfast.exports.downloads.transfer import CurlHandles
+
         self._handles = CurlHandles(
             settings.connect_seconds, settings.stall_seconds, settings.min_bytes_per_second
         )
@@ -143,7 +139,6 @@ class ExportWork:
         try:
             with self._runs.start(TaskInput.parse(task), report) as run:
                 size = self._export(run)
-                run.finish()
         except TaskError as error:
             return _make_failure(error)
         except MemoryError:  # the pool repeats the task in a new process
@@ -186,7 +181,7 @@ class ExportWork:
             finally:
                 part.close(keep=keep)
         except OSError as error:
-            raise errors.from_os_error(error, task.key) from error
+            raise from_os_error(error, task.key) from error
 
     def _export_with_retries(self, part: PartialFile, run: RunningDownload) -> None:
         task = run.task
@@ -242,4 +237,4 @@ def _make_failure(error: TaskError) -> Mapping[str, Any]:
 
 def _report_reread(run: RunningDownload, count: int) -> None:
     run.check()
-    run.report_bytes(count)
+    run.report(count)

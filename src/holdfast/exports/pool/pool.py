@@ -19,13 +19,12 @@ from threading import Event, Lock
 
 from holdfast.errors import ConfigError
 from holdfast.events import Events
-from holdfast.exports.pool.ports import HandlerFactory, TaskSource, WorkerInfo
 from holdfast.exports.pool.supervisor import Supervisor
-from holdfast.exports.pool.worker import WorkerState
+from holdfast.exports.pool.worker import HandlerFactory, TaskSource, WorkerInfo, WorkerState
 from holdfast.lease.background import BackgroundLoop
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.process.frames import Program
 from holdfast.process.liveness import LivenessLimits
-from holdfast.process.wire import Program
 
 
 class WorkerPool:

@@ -20,13 +20,18 @@ from holdfast.events import Events
 from holdfast.exports.events import PoolWorkerEnded, PoolWorkerStarted, TaskRetried
 from holdfast.exports.model import JobError, TaskResult
 from holdfast.exports.pool import wire
-from holdfast.exports.pool.ports import Assignment, TaskSource
-from holdfast.exports.pool.worker import PoolWorker, TaskAttempt, WorkerSlot, WorkerState
+from holdfast.exports.pool.worker import (
+    Assignment,
+    PoolWorker,
+    TaskAttempt,
+    TaskSource,
+    WorkerSlot,
+    WorkerState,
+)
 from holdfast.lease.clock import Clock
 from holdfast.process.child_process import ChildProcess
-from holdfast.process.frames import BrokenFrame
+from holdfast.process.frames import BROKEN, PULSE, READY, BrokenFrame, Program, unpack_broken
 from holdfast.process.liveness import LivenessLimits
-from holdfast.process.wire import BROKEN, PULSE, READY, Program, unpack_broken
 
 MAX_TICK_SECONDS = 1.0  # a pass at least so often
 _GROW_SECONDS = 1.0  # without a free slot, after which another worker is started

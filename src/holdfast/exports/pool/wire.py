@@ -3,7 +3,7 @@
     pool   ─▶ worker  PROCESS_TASK, CANCEL_JOB
     worker ─▶ pool    TASK_COMPLETED for each task; the bytes of all running tasks in each PULSE
 
-Besides these, there are the frames of every child (`process/wire.py`). The number of a
+Besides these, there are the frames of every child (`process/frames.py`). The number of a
 frame is the nonce of one attempt of one task on one worker. A report with an unknown nonce is
 about an attempt that the worker no longer has. The pool does not trust its workers and checks
 all that they send. This module imports little, because each worker process loads it.
@@ -13,10 +13,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from holdfast.process.frames import BrokenFrame
-from holdfast.process.wire import (
+from holdfast.process.frames import (
     MAX_CODE,
     MAX_TEXT,
+    BrokenFrame,
     describe_error,
     hide_secrets,
     parse_json,

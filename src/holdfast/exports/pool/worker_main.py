@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.exports.pool import wire
 from holdfast.process.child_main import ParentLink, PulseSender, start_thread
-from holdfast.process.wire import describe_error
+from holdfast.process.frames import describe_error
 
 if TYPE_CHECKING:
-    from holdfast.exports.pool.ports import HandlerFactory, TaskHandler
+    from holdfast.exports.pool.worker import HandlerFactory, TaskHandler
 
 TaskQueue = SimpleQueue[tuple[int, Mapping[str, Any]]]  # each with the nonce of its attempt
 

@@ -88,6 +88,11 @@ class DynamoDBClient:
         )
         return response
 
+    def get(self, table: str, key: Attributes) -> dict[str, Any]:
+        """Return the current row, or an empty one if there is none."""
+        response = self.call("get_item", TableName=table, Key=key, ConsistentRead=True)
+        return decode(response.get("Item"))
+
     def read_pages(self, operation: str, **arguments: Any) -> Iterator[dict[str, Any]]:
         """Yield every row of every page. An empty page may be followed by others."""
         while True:

@@ -78,31 +78,25 @@ class Schema:
     def add_columns(self, connection: sqlite3.Connection) -> None:
         """Add the columns that the file lacks."""
         for table, name, kind in self.added_columns:
-            if not self._has_column(connection, table, name):
+            if not has_column(connection, table, name):
                 connection.execute("BEGIN IMMEDIATE")
-                if not self._has_column(connection, table, name):  # added just now
+                if not has_column(connection, table, name):  # added just now
                     connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
                 connection.execute("COMMIT")
 
-    def _has_column(self, connection: sqlite3.Connection, table: str, name: str) -> bool:
-        return any(row[1] == name for row in connection.execute(f"PRAGMA table_info({table})"))
+
+def has_column(connection: sqlite3.Connection, table: str, name: str) -> bool:
+    """Return whether a table has a column that was added to files of earlier commits."""
+    return any(row[1] == name for row in connection.execute(f"PRAGMA table_info({table})"))
 
 
 def _read_pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
-@dataclass(frozen=True, slots=True)
-class OpenConnection:
-    """A connection, and the identity of the file it opened."""
-
-    connection: RowConnection
-    file_id: tuple[int, int]  # the file's identity, even if its path names another file later
-
-
 def connect(
     path: Path, schema: Schema, durability: Durability, busy_seconds: float
-) -> OpenConnection:
+) -> RowConnection:
     """Open the file and create its tables if they are missing.
 
     Raises the schema's `unavailable` if the file is gone and ConfigError if it cannot be used.
@@ -119,13 +113,14 @@ def connect(
         check_same_thread=False,  # used by one thread at a time, but not always the same one
         factory=RowConnection,
     )
+    connection.file_id = file_id
     try:
         _configure(connection, schema, durability)
         _prepare(connection, path, schema, busy_seconds)
     except BaseException:
         connection.close()
         raise
-    return OpenConnection(connection, file_id)
+    return connection
 
 
 def _configure(connection: sqlite3.Connection, schema: Schema, durability: Durability) -> None:
@@ -244,7 +239,7 @@ def translate_error(
 
 
 def explain_error(
-    error: sqlite3.Error, path: Path, schema: Schema, connect: Callable[[], OpenConnection]
+    error: sqlite3.Error, path: Path, schema: Schema, connect: Callable[[], RowConnection]
 ) -> Exception:
     """Return Holdfast's error for a SQLite error, or the error itself if it is unknown.
 
@@ -255,7 +250,7 @@ def explain_error(
     if known is not None:
         return known
     try:
-        connect().connection.close()
+        connect().close()
     except HoldfastError as refused:
         return refused
     return error

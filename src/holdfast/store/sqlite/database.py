@@ -7,13 +7,14 @@ writes to. Connections are therefore closed before a fork and opened again when 
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
+from itertools import islice
 from pathlib import Path
-from threading import Condition, Lock, Thread
+from threading import Condition, Lock, RLock, Thread
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from holdfast.errors import ConfigError, HoldfastError, StoreUnavailable
 from holdfast.store.file_modes import Access
@@ -22,7 +23,6 @@ from holdfast.store.sqlite.connection import (
     MAX_LOG_BYTES,
     SYNCHRONOUS,
     Durability,
-    OpenConnection,
     Schema,
     connect,
     explain_error,
@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 _CHECKPOINT_BYTES = MAX_LOG_BYTES // 2
 _RESTART_MS = 20
+_ROWS_AT_ONCE = 1_000
 _databases: "WeakSet[Database]" = WeakSet()
 
 
@@ -69,12 +70,14 @@ class Database:
             )
         except StoreUnavailable as error:
             raise schema.unavailable(str(error)) from error
-        _register(self)
+        _watch_forks()
+        with _registry:
+            _databases.add(self)
         with self.begin_read():
             pass  # report a fault of the file now and not with the first call
 
     def _reset(self) -> None:
-        self._idle: list[OpenConnection] = []
+        self._idle: list[RowConnection] = []
         self._lent = 0
         self._forking = False
         self._condition = Condition(Lock())
@@ -125,6 +128,17 @@ class Database:
         """
         return self._writer.run(operation)
 
+    def read(self, body: Callable[[RowConnection], T]) -> T:
+        """Return what the body reads in a transaction that sees one state of the file."""
+        with self.begin_read() as connection:
+            return body(connection)
+
+    def split(self, entries: Iterable[T], _measure: object = None) -> Iterator[list[T]]:
+        """Yield the entries in groups, so that other writers are not kept waiting."""
+        remaining = iter(entries)
+        while group := list(islice(remaining, _ROWS_AT_ONCE)):
+            yield group
+
     def query(self, statement: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Return the rows that one statement reads, as dicts by column."""
         with self._lend() as connection:
@@ -143,7 +157,7 @@ class Database:
             self._generation += 1
             idle, self._idle = self._idle, []
         for opened in idle:
-            opened.connection.close()
+            opened.close()
 
     # -- checkpoints: copy pages from the log to the file in the background. If that does not
     # keep up, SQLite itself does it with a commit.
@@ -174,7 +188,7 @@ class Database:
         try:
             if opened is None:
                 opened = self._connect()
-            yield opened.connection
+            yield opened
             broken = False
         except sqlite3.Error as error:
             raise explain_error(error, self.path, self._schema, self._connect) from error
@@ -184,18 +198,18 @@ class Database:
         finally:
             self._give_back(opened, generation, broken)
 
-    def _connect(self) -> OpenConnection:
+    def _connect(self) -> RowConnection:
         if self._orphaned:
             raise self._unavailable("this process was forked while another thread used it")
         opened = connect(self.path, self._schema, self._durability, self._busy_seconds)
         if self._file_id not in (None, opened.file_id):
-            opened.connection.close()
+            opened.close()
             raise self._unavailable("its file was replaced: restart the processes that use it")
         if self._schema.is_bound:
             self._file_id = opened.file_id
         return opened
 
-    def _take_idle(self) -> tuple[OpenConnection | None, int]:
+    def _take_idle(self) -> tuple[RowConnection | None, int]:
         """Return an idle connection, if there is one to the file that has the path now."""
         with self._condition:
             if not self._condition.wait_for(lambda: not self._forking, self._busy_seconds):
@@ -204,13 +218,13 @@ class Database:
             opened, generation = self._idle.pop() if self._idle else None, self._generation
         # Writes to a file that was removed or replaced would succeed, but be lost.
         if opened is not None and opened.file_id != path_check.get_file_identity(self.path):
-            opened.connection.close()
+            opened.close()
             opened = None
         return opened, generation
 
-    def _give_back(self, opened: OpenConnection | None, generation: int, broken: bool) -> None:
+    def _give_back(self, opened: RowConnection | None, generation: int, broken: bool) -> None:
         if opened is not None and (broken or generation != self._generation):
-            opened.connection.close()
+            opened.close()
             opened = None
         with self._condition:
             if opened is not None:
@@ -248,21 +262,72 @@ class Database:
         self._reset()
 
 
+class MemoryDatabase(Database):
+    """The tables of a store in memory, which end with the last store that uses them.
+
+    What protects a file is not needed here: the log, syncs, checks of the path, one connection
+    per thread, and forks. All threads share one connection, one at a time.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self.path = Path(":memory:")
+        self._lock = RLock()
+        self._connection = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False, factory=RowConnection
+        )
+        finalize(self, self._connection.close)
+        schema.create(self._connection)
+
+    @contextmanager
+    def begin_read(self) -> Iterator[RowConnection]:
+        """Begin a transaction that sees one state of the rows, because no other thread runs."""
+        with self._lock:
+            yield self._connection
+
+    @contextmanager
+    def begin_write(self, *, durable: bool = True) -> Iterator[RowConnection]:
+        """Begin a transaction as the only writer. Either all of its writes happen or none."""
+        with self._lock:
+            self._connection.execute("BEGIN")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+
+    def write(self, operation: Operation[T]) -> T:
+        """Run an operation in a transaction, and return its result."""
+        with self.begin_write() as connection:
+            return operation(connection)
+
+    def execute(self, statement: str, values: Sequence[Any]) -> Executed:
+        """Write with one statement. Return how many rows it changed, and those it returned."""
+        with self._lock:
+            cursor = self._connection.execute(statement, values)
+            rows = cursor.fetchall()  # before the count, because this ends the statement
+            return cursor.rowcount, rows
+
+    def query(self, statement: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        """Return the rows that one statement reads, as dicts by column."""
+        with self._lock:
+            return read_rows(self._connection.execute(statement, values))
+
+    def close(self) -> None:
+        """Keep the data, because another view of the store may use it."""
+
+
 # Held from before a fork until after it, so that a database created meanwhile waits.
 _registry = Lock()
 _at_fork: list[Database] = []
 
 
-def _register(database: Database) -> None:
-    _watch_forks()
-    with _registry:
-        _databases.add(database)
-
-
 @cache
 def _watch_forks() -> None:
     os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+        before=_before_fork,
+        after_in_parent=partial(_after_fork, Database.after_fork_in_parent),
+        after_in_child=partial(_after_fork, Database.after_fork_in_child),
     )
 
 
@@ -273,15 +338,8 @@ def _before_fork() -> None:
         database.before_fork()
 
 
-def _after_in_parent() -> None:
+def _after_fork(go_on: Callable[[Database], None]) -> None:
     for database in _at_fork:
-        database.after_fork_in_parent()
-    _at_fork.clear()
-    _registry.release()
-
-
-def _after_in_child() -> None:
-    for database in _at_fork:
-        database.after_fork_in_child()
+        go_on(database)
     _at_fork.clear()
     _registry.release()

@@ -26,7 +26,14 @@ decode_text = partial(str, encoding="utf-8", errors="replace")
 
 
 class RowConnection(Connection):
-    """A connection with the methods of `Rows`. Names of tables and columns are our own."""
+    """A connection that reads and writes rows as dicts, within one transaction.
+
+    `where` maps columns to the values that a row must have. A name may end in ` <` or ` >`.
+    All rows and conditions of one call name the same columns. Names of tables and columns are
+    our own.
+    """
+
+    file_id: tuple[int, int]  # the file's identity, even if its path names another file later
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

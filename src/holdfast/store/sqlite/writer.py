@@ -16,7 +16,6 @@ from typing import Any, Generic, TypeVar
 from holdfast.errors import HoldfastError
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.store.sqlite.connection import (
-    OpenConnection,
     Schema,
     explain_error,
     is_busy,
@@ -64,7 +63,7 @@ class Writer:
         self,
         path: Path,
         schema: Schema,
-        connect: Callable[[], OpenConnection],
+        connect: Callable[[], RowConnection],
         busy_seconds: float,
         checkpoint_pages: int,
         start_checkpoint: Callable[[], None],
@@ -79,7 +78,7 @@ class Writer:
         self._turn = RLock()
         self._transaction_of: int | None = None  # the thread that is in `begin`
         self._waiting: deque[_Call[Any]] = deque()
-        self._opened: OpenConnection | None = None
+        self._connection: RowConnection | None = None
         self._check_at = 0.0
         self._log_pages = 0  # since the last checkpoint, estimated
         self._must_close = False
@@ -95,11 +94,9 @@ class Writer:
         try:
             # The usual path of a push, a claim and an ack: as few calls as possible.
             if not self._waiting and self._turn.acquire(False):
-                opened = self._opened
-                if opened is None or _read_clock() >= self._check_at:
+                connection = self._connection
+                if connection is None or _read_clock() >= self._check_at:
                     connection = self._open()
-                else:
-                    connection = opened.connection
                 try:
                     cursor = connection.execute(statement, values)
                     rows = cursor.fetchall() if cursor.description else _NO_ROWS
@@ -259,18 +256,18 @@ class Writer:
         Writes to a file that was removed or replaced would succeed, but be lost. So the path is
         checked, and with `recently_checked` only if the last check is not recent.
         """
-        opened = self._opened
-        if opened is not None:
+        connection = self._connection
+        if connection is not None:
             now = _read_clock()
             if recently_checked and now < self._check_at:
-                return opened.connection
+                return connection
             self._check_at = now + _RECENT_SECONDS
-            if opened.file_id == get_file_identity(self._path):
-                return opened.connection
+            if connection.file_id == get_file_identity(self._path):
+                return connection
             self._close_connection()
-        self._opened = self._connect()
-        self._opened.connection.execute("PRAGMA busy_timeout = 0")  # _retry waits
-        return self._opened.connection
+        self._connection = connection = self._connect()
+        connection.execute("PRAGMA busy_timeout = 0")  # _retry waits
+        return connection
 
     def _count_pages(self, changes: int) -> None:
         """Estimate how many pages a commit wrote to the log: rows of a batch share pages."""
@@ -288,9 +285,9 @@ class Writer:
             self._close_connection()
 
     def _close_connection(self) -> None:
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.connection.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def _begin(self, connection: RowConnection) -> None:
         # IMMEDIATE, because a transaction that reads first and requests the write lock later is

@@ -3,22 +3,15 @@
 Proves JB-34.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from export_place import ExportPlace
 
 from support.certificates import make_certificate
-from support.downloads import ExportPlace, export_place
 from support.http_server import LoopbackServer, file, redirect
 
 DATA = b"data" * 1000
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[ExportPlace]:
-    with export_place(tmp_path) as place:
-        yield place
 
 
 def test_a_private_address_is_not_even_connected_to(place: ExportPlace) -> None:

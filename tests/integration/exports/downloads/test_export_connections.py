@@ -6,28 +6,21 @@ again they would be read as the response to the next request.
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from export_place import ExportPlace, cut, sha256
 
 from holdfast.exports.downloads.work import ExportWork, make_work
 from holdfast.exports.model import TaskResult
 from holdfast.exports.pool.pool import WorkerPool
-from holdfast.exports.pool.ports import Assignment
-from support.downloads import ExportPlace, export_place, sha256, until
+from holdfast.exports.pool.worker import Assignment
 from support.http_server import Ask, Route, Wire, file, redirect, status
+from support.waiting import wait_until
 
 FILES = range(40)
 FORGED = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nforged-xx"
 GOOD = b"Content-Length: 4\r\n\r\ngood"
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[ExportPlace]:
-    with export_place(tmp_path) as place:
-        yield place
 
 
 def body(number: int) -> bytes:
@@ -100,7 +93,7 @@ def test_two_jobs_in_a_pool_never_get_each_others_bytes(
     pool = WorkerPool(make_work(place.settings()), tasks, size=1, slots=4)
     try:
         pool.start()
-        until(lambda: len(tasks.results) == len(FILES), 120)
+        wait_until(lambda: len(tasks.results) == len(FILES), 120)
     finally:
         pool.stop(0.0)
     errors = {result.error.code for result in tasks.results.values() if result.error}
@@ -248,7 +241,7 @@ def test_an_empty_body_with_bytes_behind_it_fails(place: ExportPlace) -> None:
 
 def test_a_rest_longer_than_its_content_length_fails(place: ExportPlace) -> None:
     """For a resumed file, the declared length is that of the rest."""
-    data, half = bytes(1000), 500
+    data = bytes(1000)
 
     def rest(ask: Ask, wire: Wire) -> None:
         span = f"Content-Range: bytes {ask.start}-{len(data) - 1}/{len(data)}"
@@ -256,12 +249,8 @@ def test_a_rest_longer_than_its_content_length_fails(place: ExportPlace) -> None
         wire.head("206 Partial Content", span, length, 'ETag: "v1"')
         wire.send(data[ask.start :] + b"!")
 
-    def beginning(ask: Ask, wire: Wire) -> None:
-        wire.head("200 OK", f"Content-Length: {len(data)}", 'ETag: "v1"')
-        wire.body(data[:half])
-        wire.close()
-
-    assert place.code(place.server.on("/a", beginning, rest)) == "BadAnswer"
+    url = place.server.on("/a", cut(data, len(data) // 2), rest)
+    assert place.code(url) == "BadAnswer"
 
 
 def test_a_server_that_closes_behind_the_body_sent_no_surplus(place: ExportPlace) -> None:

@@ -6,38 +6,20 @@ JB-33 and I-JB-12 (visible files are complete and checked; a repetition has the 
 
 import hashlib
 import pickle
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
 
 import pytest
+from export_place import ExportPlace, chunked, cut, rest, sha256, until_closed
 
 from holdfast.exports.downloads.work import make_work
 from holdfast.lease.clock import SYSTEM_CLOCK
-from support.downloads import ExportPlace, export_place, sha256, until
-from support.http_server import (
-    ETAG,
-    Ask,
-    LoopbackServer,
-    Wire,
-    chunked,
-    cut,
-    file,
-    rest,
-    status,
-    until_closed,
-)
+from support.http_server import ETAG, Ask, LoopbackServer, Wire, file, status
+from support.waiting import wait_until
 
 DATA = bytes(range(256)) * 12_000  # about 3 MB
 HALF = 2_000_000
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[ExportPlace]:
-    with export_place(tmp_path) as place:
-        yield place
 
 
 @pytest.mark.requirement("R004-046", "R004-099")
@@ -224,18 +206,12 @@ def test_a_closed_port_is_tried_as_often_as_configured(place: ExportPlace) -> No
 @pytest.mark.parametrize("by", ["cancel", "close"])
 def test_a_transfer_ends_soon_after_it_is_cancelled(place: ExportPlace, by: str) -> None:
     """Its partial file is kept, because the job may continue in another process."""
-
-    def half(ask: Ask, wire: Wire) -> None:
-        wire.head("200 OK", f"Content-Length: {len(DATA)}", f"ETag: {ETAG}")
-        wire.body(DATA[:HALF])
-        wire.hang()
-
-    url, results = place.server.on("/a", half), []
+    url, results = place.server.on("/a", cut(DATA, HALF, then=Wire.hang)), []
     with place.work() as work:
         task = place.task(url)
         thread = Thread(target=lambda: results.append(work.process(task, lambda _: None)))
         thread.start()
-        until(lambda: place.part_size() > 1 << 20)
+        wait_until(lambda: place.part_size() > 1 << 20)
         work.cancel("another job")
         assert not results
         work.cancel("job-1") if by == "cancel" else work.close()
@@ -253,7 +229,7 @@ def test_a_wait_between_attempts_ends_when_the_job_is_cancelled(place: ExportPla
         task = place.task(url)
         thread = Thread(target=lambda: results.append(work.process(task, lambda _: None)))
         thread.start()
-        until(lambda: len(place.server.asks) == 1)
+        wait_until(lambda: len(place.server.asks) == 1)
         work.cancel("job-1")
         thread.join(30)
     assert results[0]["error"]["code"] == "Cancelled"
@@ -295,7 +271,7 @@ def test_bytes_of_a_slow_body_are_on_disk_and_reported_before_it_ends(
     def slow(ask: Ask, wire: Wire) -> None:
         wire.head("200 OK", "Content-Length: 8", f"ETag: {ETAG}")
         wire.body(b"half")
-        until(lambda: sum(reports) == place.part_size() == 4)
+        wait_until(lambda: sum(reports) == place.part_size() == 4)
         checked.set()
         wire.body(b"full")
 

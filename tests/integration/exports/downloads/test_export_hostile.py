@@ -4,26 +4,19 @@ Proves JB-34 (names), JB-35 for signed URLs, and JB-33 for wrong lengths.
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
+from export_place import ExportPlace, chunked, cut, result_of, sha256
 
 from holdfast.errors import ConfigError
 from holdfast.exports.file_names import OWN_FOLDER
-from support.downloads import ExportPlace, export_place, result_of, sha256
-from support.http_server import Ask, Wire, chunked, cut, file, redirect, status
+from support.http_server import Ask, Wire, file, redirect, status
 
 DATA = b"data" * 1000
 MIB = 1 << 20
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[ExportPlace]:
-    with export_place(tmp_path) as place:
-        yield place
 
 
 # -- bodies and heads

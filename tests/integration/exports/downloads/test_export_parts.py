@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.exports.downloads.errors import TaskError
 from holdfast.exports.downloads.partial_files import PartialFile, PartialFiles
 from holdfast.exports.downloads.targets import FolderTarget
-from holdfast.exports.downloads.task import Checksum, Digests, RunningDownload, TaskInput
+from holdfast.exports.downloads.task import (
+    Checksum,
+    Digests,
+    RunningDownload,
+    TaskError,
+    TaskInput,
+)
 from holdfast.lease.clock import SYSTEM_CLOCK
 
 MIB = 1 << 20

@@ -5,25 +5,19 @@ Proves  for the partial files of a worker, JB-28, JB-30 and JB-33.
 
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
+from export_place import ExportPlace, cut, rest, result_of, sha256, until_closed
 
 from holdfast.exports.file_names import OWN_FOLDER
-from support.downloads import ExportPlace, export_place, result_of, sha256, until
-from support.http_server import ETAG, Ask, Wire, cut, file, rest, status, until_closed
+from support.http_server import ETAG, Ask, Wire, file, status
+from support.waiting import wait_until
 
 DATA = bytes(range(256)) * 12_000  # about 3 MB
 HALF = 2_000_000
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[ExportPlace]:
-    with export_place(tmp_path) as place:
-        yield place
 
 
 @pytest.mark.requirement("R004-099")
@@ -40,18 +34,12 @@ def test_what_came_before_the_connection_broke_is_not_fetched_again(
 
 def test_a_killed_process_leaves_its_bytes_to_the_next(place: ExportPlace) -> None:
     """After SIGKILL in the middle, the second run downloads only the rest (JB-28)."""
-
-    def half_then_nothing(ask: Ask, wire: Wire) -> None:
-        wire.head("200 OK", f"Content-Length: {len(DATA)}", f"ETag: {ETAG}")
-        wire.body(DATA[:HALF])
-        wire.hang()
-
-    url = place.server.on("/a", half_then_nothing, file(DATA))
+    url = place.server.on("/a", cut(DATA, HALF, then=Wire.hang), file(DATA))
     task = place.task(url, checksum=sha256(DATA))
     process = place.process(task)
     note = place.target / OWN_FOLDER / f"{task['taskId']}.part.json"
-    until(lambda: place.server.body_bytes == HALF)
-    until(lambda: note.exists() and place.part_size() >= HALF - (256 << 10))
+    wait_until(lambda: place.server.body_bytes == HALF)
+    wait_until(lambda: note.exists() and place.part_size() >= HALF - (256 << 10))
     process.kill()
     process.communicate()
     assert place.visible() == {}
@@ -186,7 +174,7 @@ def test_two_processes_at_one_task_do_not_spoil_each_other(place: ExportPlace) -
     task = place.task(url, checksum=sha256(DATA))
     first = place.process(task)
     try:
-        until(lambda: (place.target / OWN_FOLDER).exists() and place.part_size() > 1 << 20)
+        wait_until(lambda: (place.target / OWN_FOLDER).exists() and place.part_size() > 1 << 20)
         with place.work() as second:
             assert second.process(task, place.reported.append)["success"]
         assert place.visible() == {"file.bin": DATA}

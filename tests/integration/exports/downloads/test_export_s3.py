@@ -11,20 +11,19 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
+from export_place import ExportPlace, cut, sha256
 from moto import mock_aws
 
 from holdfast.aws import clients
 from holdfast.doctor.checks import CheckFailed
 from holdfast.errors import ConfigError
-from holdfast.exports.downloads.errors import TaskError
 from holdfast.exports.downloads.partial_files import PartialFile
 from holdfast.exports.downloads.s3_target import S3Target, read_lines
-from holdfast.exports.downloads.task import Digests, RunningDownload, TaskInput
+from holdfast.exports.downloads.task import Digests, RunningDownload, TaskError, TaskInput
 from holdfast.exports.errors import InvalidJob, StoreUnavailable
 from holdfast.exports.target_check import check_target
 from holdfast.lease.clock import SYSTEM_CLOCK
-from support.downloads import ExportPlace, export_place, sha256
-from support.http_server import LoopbackServer, Route, cut, file, status
+from support.http_server import LoopbackServer, Route, file, status
 
 DATA = bytes(range(256)) * 50_000  # 12.8 MB: two pieces
 PIECE = 5 << 20  # the smallest piece that S3 accepts
@@ -42,12 +41,6 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         client = clients.make_retrying_client("s3")
         client.create_bucket(Bucket="exports")
         yield client
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[ExportPlace]:
-    with export_place(tmp_path) as place:
-        yield place
 
 
 def _objects(s3: Any) -> list[str]:

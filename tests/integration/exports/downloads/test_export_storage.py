@@ -7,23 +7,17 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from export_place import ExportPlace, cut, result_of
 
 from holdfast.errors import ConfigError
 from holdfast.exports.file_names import OWN_FOLDER
-from support.downloads import ExportPlace, export_place, result_of, until
-from support.http_server import ETAG, Ask, Wire, file
+from support.http_server import Wire, file
+from support.waiting import wait_until
 
 MIB = 1 << 20
 DATA = bytes(range(256)) * 8192  # 2 MiB
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[ExportPlace]:
-    with export_place(tmp_path) as place:
-        yield place
 
 
 @pytest.fixture
@@ -108,17 +102,12 @@ def test_abandoned_partial_files_are_swept(place: ExportPlace) -> None:
 
 
 def test_a_private_part_in_use_is_not_swept(place: ExportPlace) -> None:
-    def half(ask: Ask, wire: Wire) -> None:
-        wire.head("200 OK", f"Content-Length: {len(DATA)}", f"ETag: {ETAG}")
-        wire.body(DATA[:MIB])
-        wire.hang()
-
-    task = place.task(place.server.on("/a", half))
+    task = place.task(place.server.on("/a", cut(DATA, MIB, then=Wire.hang)))
     both = [place.process(task)]
     try:
-        until(lambda: len(place.server.asks) == 1)
+        wait_until(lambda: len(place.server.asks) == 1)
         both.append(place.process(task))
-        until(lambda: len(place.server.asks) == 2)
+        wait_until(lambda: len(place.server.asks) == 2)
         before = place.hidden()
         assert sum(name.endswith(".part") for name in before) == 2
         with place.work():
@@ -147,8 +136,8 @@ def test_no_descriptor_is_left_open(place: ExportPlace) -> None:
             place.get(url, checksum=f"sha256:{'0' * 64}", attempts=1)
 
     some()
-    until(lambda: not place.server.open)
+    wait_until(lambda: not place.server.open)
     before = open_now()
     some()
-    until(lambda: not place.server.open)
+    wait_until(lambda: not place.server.open)
     assert open_now() <= before

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.exports.dynamodb import DynamoDBJobs
 from holdfast.testing import ManualClock
 from support.dynamodb.service import clear_tables, start_service
+from support.exports.dynamodb_store import Store
 
 
 @pytest.fixture(scope="module")
@@ -17,15 +17,5 @@ def moto() -> Iterator[Any]:
 
 
 @pytest.fixture
-def client(moto: Any) -> Any:
-    return clear_tables(moto)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(auto_advance=True)
-
-
-@pytest.fixture
-def jobs(client: Any, clock: ManualClock) -> DynamoDBJobs:
-    return DynamoDBJobs(client=client, clock=clock)
+def store(moto: Any) -> Store:
+    return Store(clear_tables(moto), ManualClock(auto_advance=True))

@@ -1,4 +1,4 @@
-"""DynamoDBJobs: every condition allows exactly what its rule allows.
+"""DynamoDBJobs: every call has the effect of its rule.
 
 Each call is made to a job in each state, on DynamoDB and in memory, where the rules are applied
 directly. Both must return the same, refuse with the same text, and leave the same job.
@@ -6,14 +6,11 @@ directly. Both must return the same, refuse with the same text, and leave the sa
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
-from holdfast.exports import transitions
-from holdfast.exports.dynamodb import DynamoDBJobs, items
-from holdfast.exports.dynamodb.updates import _UPDATES
-from holdfast.exports.errors import JobClosed, StoreUnavailable
 from holdfast.exports.model import (
     Callback,
     CallbackState,
@@ -26,7 +23,9 @@ from holdfast.exports.model import (
 from holdfast.exports.ports import JobStateRepository
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.testing import ManualClock
-from support.dynamodb.jobs import STALLED, make_job
+from support.dynamodb.faults import InterleavingClient
+from support.dynamodb.jobs import STALLED, make_job, put_job
+from support.exports.dynamodb_store import Store
 
 START = ManualClock().time()
 COUNTED = JobState(JobStatus.DOWNLOADING, 2, 2, 0)
@@ -147,34 +146,15 @@ CALLS: dict[str, Callable[[JobStateRepository], Any]] = {
 }
 
 
-def test_every_rule_that_changes_a_job_has_an_update() -> None:
-    rules = {
-        transitions.move_job,
-        transitions.seal_job,
-        transitions.accept_tasks,
-        transitions.count_results,
-        transitions.record_progress,
-        transitions.claim_outcome,
-        transitions.give_up_job,
-        transitions.begin_attempt,
-        transitions.end_attempt,
-        transitions.settle_job,
-        transitions.note_token_closed,
-        transitions.give_up_closed,
-        transitions.attach_token,
-    }
-    assert set(_UPDATES) == rules
-
-
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_has_the_effect_of_its_rule_in_every_state_of_the_job(
-    client: Any, clock: ManualClock, name: str
+    store: Store, name: str
 ) -> None:
-    clock.advance(30.0)
-    jobs = DynamoDBJobs(client=client, clock=clock, keep_seconds=60.0)
+    store.clock.advance(30.0)
+    jobs = store.open(store.client, keep_seconds=60.0)
     for state, job in JOBS.items():
-        model = MemoryJobs(clock=clock, keep_seconds=60.0)
-        client.put_item(TableName="ExportJobs", Item=items.row_from_job(job))
+        model = MemoryJobs(clock=store.clock, keep_seconds=60.0)
+        put_job(store.client, job)
         model.save(job)
         assert _call(jobs, CALLS[name]) == _call(model, CALLS[name]), state
         stored, expected = jobs.find_by_id("job"), model.find_by_id("job")
@@ -193,16 +173,18 @@ def _call(jobs: JobStateRepository, call: Callable[[JobStateRepository], Any]) -
         return type(error), str(error)
 
 
-def test_a_job_that_changes_before_it_gets_its_token_is_left_as_it_is(
-    client: Any, clock: ManualClock
+def test_a_job_that_changes_before_it_gets_its_token_is_judged_as_it_is_then(
+    store: Store,
 ) -> None:
-    """The caller read whether it can be reopened, and that is not so any more."""
-    jobs = DynamoDBJobs(client=client, clock=clock)
+    """It was read, and another service changes it before the write."""
+
+    def attach(jobs: JobStateRepository) -> ExportJob:
+        return jobs.attach_token("job", TaskToken("other"))
+
     for state, job in JOBS.items():
-        client.put_item(TableName="ExportJobs", Item=items.row_from_job(job))
-        refusal = JobClosed if job.is_decided and not job.can_reopen else StoreUnavailable
-        with pytest.raises(refusal):
-            jobs._change(
-                "job", transitions.attach_token, TaskToken("other"), not job.can_reopen
-            )
-        assert jobs.find_by_id("job") == job, state
+        put_job(store.client, JOBS["working"])
+        change_first = InterleavingClient(store.client, partial(put_job, store.client, job))
+        model = MemoryJobs(clock=store.clock)
+        model.save(job)
+        assert _call(store.open(change_first), attach) == _call(model, attach), state
+        assert store.jobs.find_by_id("job") == model.find_by_id("job"), state

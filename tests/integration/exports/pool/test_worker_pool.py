@@ -26,17 +26,17 @@ from holdfast.exports.events import PoolWorkerEnded, PoolWorkerStarted, TaskRetr
 from holdfast.exports.model import TaskResult, TaskToken
 from holdfast.exports.pool import wire
 from holdfast.exports.pool.pool import WakeupPipe, WorkerPool, make_program
-from holdfast.exports.pool.ports import Assignment
 from holdfast.exports.pool.supervisor import Supervisor
-from holdfast.exports.pool.worker import WorkerSlot
+from holdfast.exports.pool.worker import Assignment, WorkerSlot
 from holdfast.lease.clock import SYSTEM_CLOCK, SystemClock
 from holdfast.process.child_process import ChildProcess
 from holdfast.process.liveness import LivenessLimits
 from holdfast.testing.clock import ManualClock
 from support.paths import make_child_environment
+from support.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 from support.workers import pool_work
-from support.workers.notes import WAIT_TIMEOUT, Notes, eventually
-from support.workers.running import Seen, is_alive, members
+from support.workers.notes import Notes, is_alive
+from support.workers.running import Seen, members
 
 BUSY_MACHINE_SECONDS = (
     4.0  # seconds within which a live worker sends a frame, even on a busy machine
@@ -69,7 +69,7 @@ class Tasks:
 
     def result(self, task_id: str = "t") -> TaskResult:
         """Wait for the only result of that task, and return it."""
-        [result] = eventually(lambda: [r for r in self.results if r.task_id == task_id])
+        [result] = wait_until(lambda: [r for r in self.results if r.task_id == task_id])
         return result
 
     def code(self, task_id: str = "t") -> str | None:
@@ -83,13 +83,18 @@ def task(do: str, task_id: str = "t", job_id: str = "j", **payload: Any) -> Assi
 
 @contextmanager
 def pool_of(
-    notes: Notes, tasks: Tasks, *, seen: Seen | None = None, **settings: Any
+    notes: Notes,
+    tasks: Tasks,
+    *,
+    seen: Seen | None = None,
+    make: Any = pool_work.work,
+    **settings: Any,
 ) -> Iterator[WorkerPool]:
     """Start a pool, by default with one worker and all at once, and stop it afterwards."""
     events = Events(seen) if seen else None
     settings = {"size": 1, "response_timeout_seconds": 60.0} | settings
     settings = {"min_size": settings["size"]} | settings
-    pool = WorkerPool(pool_work.work(notes.path), tasks, events=events, **settings)
+    pool = WorkerPool(make(notes.path), tasks, events=events, **settings)
     pids: set[int] = set()
     try:
         pool.start()
@@ -99,6 +104,12 @@ def pool_of(
     finally:
         pool.stop(0.0)
     assert [pid for pid in pids if members(pid)] == []
+
+
+def push(pool: WorkerPool, tasks: Tasks, *more: Assignment) -> None:
+    """Add tasks to the source, and wake the pool."""
+    tasks.waiting.extend(more)
+    pool.wake()
 
 
 def pids(pool: WorkerPool) -> list[int]:
@@ -130,7 +141,7 @@ def test_each_task_is_finished_once_with_the_result_of_its_work(
     many = [task("finish", f"t{n}", bytes=n) for n in range(30)]
     tasks = Tasks(*many, task("refuse", "no"))
     with pool_of(notes, tasks, size=2):
-        eventually(lambda: len(tasks.results) == 31)
+        wait_until(lambda: len(tasks.results) == 31)
     assert sorted(r.bytes_processed for r in tasks.results if r.success) == list(range(30))
     assert {r.job_id for r in tasks.results} == {"j"}
     assert tasks.code("no") == "NotFound"
@@ -185,14 +196,12 @@ def test_tasks_are_spread_over_idle_workers_and_taken_only_for_free_slots(
 ) -> None:
     tasks = Tasks()
     with pool_of(notes, tasks, size=3, slots=2) as pool:
-        tasks.waiting.extend(task("sleep", f"t{n}") for n in range(3))
-        pool.wake()
-        eventually(lambda: len(notes.values("sleeping")) == 3)
+        push(pool, tasks, *(task("sleep", f"t{n}") for n in range(3)))
+        wait_until(lambda: len(notes.values("sleeping")) == 3)
         by_pid = [int(line.split()[2]) for line in notes.values("begin")]
         assert sorted(by_pid) == sorted(pids(pool))  # every worker gets one before any gets two
-        tasks.waiting.extend(task("sleep", f"u{n}") for n in range(7))
-        pool.wake()
-        eventually(lambda: len(notes.values("sleeping")) == 6)
+        push(pool, tasks, *(task("sleep", f"u{n}") for n in range(7)))
+        wait_until(lambda: len(notes.values("sleeping")) == 6)
         assert [len(worker.tasks) for worker in pool.list_workers()] == [2, 2, 2]
         assert len(tasks.waiting) == 4
 
@@ -201,25 +210,24 @@ def test_workers_are_added_only_when_no_slot_becomes_free(notes: Notes) -> None:
     tasks, clock = Tasks(task("sleep", "s"), task("finish", "f")), ManualClock()
     with pool_of(notes, tasks, size=3, min_size=1, slots=2, clock=clock) as pool:
         assert tasks.result("f").success
-        eventually(lambda: notes.values("sleeping"))
+        wait_until(lambda: notes.values("sleeping"))
         clock.advance(5.0)  # half of the slots are free
         pool.wake()
-        tasks.waiting.append(task("sleep", "t"))
-        pool.wake()
-        eventually(lambda: len(notes.values("sleeping")) == 2)
+        time.sleep(0.1)  # until a pass has seen that
+        push(pool, tasks, task("sleep", "t"))
+        wait_until(lambda: len(notes.values("sleeping")) == 2)
         clock.advance(0.9)  # all slots are taken, but not for a second
         pool.wake()
-        tasks.waiting.extend(task("sleep", f"u{n}") for n in range(5))
-        pool.wake()
+        push(pool, tasks, *(task("sleep", f"u{n}") for n in range(5)))
         time.sleep(0.1)
         assert len(pids(pool)) == 1
         clock.advance(0.2)
         pool.wake()
-        eventually(lambda: len(notes.values("sleeping")) == 4)
+        wait_until(lambda: len(notes.values("sleeping")) == 4)
         assert [len(worker.tasks) for worker in pool.list_workers()] == [2, 2]
         clock.advance(1.0)
         pool.wake()
-        eventually(lambda: len(notes.values("sleeping")) == 6)
+        wait_until(lambda: len(notes.values("sleeping")) == 6)
         clock.advance(10.0)  # there are as many as there may be
         pool.wake()
         assert len(pids(pool)) == 3
@@ -228,33 +236,21 @@ def test_workers_are_added_only_when_no_slot_becomes_free(notes: Notes) -> None:
 
 def test_a_worker_that_was_added_and_cannot_start_does_not_end_the_pool(notes: Notes) -> None:
     seen, tasks, clock = Seen(), Tasks(task("sleep", "s")), ManualClock()
-    make = pool_work.work_of_the_first(notes.path)
-    pool = WorkerPool(
-        make,
-        tasks,
-        size=2,
-        min_size=1,
-        slots=1,
-        task_timeout_seconds=1e9,
-        response_timeout_seconds=1e9,
-        events=Events(seen),
-        clock=clock,
-    )
-    try:
-        pool.start()
+    sizes = {"size": 2, "min_size": 1, "slots": 1}
+    timeouts = {"task_timeout_seconds": 1e9, "response_timeout_seconds": 1e9}
+    make = pool_work.work_of_the_first
+    with pool_of(notes, tasks, seen=seen, make=make, clock=clock, **sizes, **timeouts) as pool:
         [first] = pids(pool)
-        eventually(lambda: notes.values("sleeping"))
+        wait_until(lambda: notes.values("sleeping"))
 
         def add_and_see_it_end() -> bool:
             clock.advance(1.0)
             pool.wake()
             return len(seen.of(PoolWorkerEnded)) > 3
 
-        eventually(add_and_see_it_end)
+        wait_until(add_and_see_it_end)
         assert first in pids(pool)
         assert running(pool) == ["s"]
-    finally:
-        pool.stop(0.0)
 
 
 @pytest.mark.requirement("R004-024")
@@ -264,8 +260,7 @@ def test_new_tasks_are_started_when_the_pool_is_woken(notes: Notes) -> None:
     with pool_of(notes, tasks) as pool:
         for number in range(20):
             before = time.monotonic()
-            tasks.waiting.append(task("finish", f"t{number}"))
-            pool.wake()
+            push(pool, tasks, task("finish", f"t{number}"))
             assert tasks.result(f"t{number}").success
             took.append(time.monotonic() - before)
     assert min(took) < 0.5  # a busy machine may be slow, but not each time
@@ -274,7 +269,7 @@ def test_new_tasks_are_started_when_the_pool_is_woken(notes: Notes) -> None:
 def test_the_view_shows_how_far_each_task_is(notes: Notes) -> None:
     tasks = Tasks(task("sleep"))
     with pool_of(notes, tasks, response_timeout_seconds=4.0) as pool:
-        eventually(lambda: pool.count_running_bytes("j") == 1234)
+        wait_until(lambda: pool.count_running_bytes("j") == 1234)
         [worker] = pool.list_workers()
         [view] = worker.tasks
         assert (view.job_id, view.task_id, view.attempt) == ("j", "t", 1)
@@ -316,10 +311,10 @@ def test_a_worker_killed_while_busy_is_replaced_and_its_task_done_again(
     """(JB-28)."""
     tasks, seen = Tasks(task("sleep")), Seen()
     with pool_of(notes, tasks, seen=seen) as pool:
-        eventually(lambda: notes.values("sleeping"))
+        wait_until(lambda: notes.values("sleeping"))
         before = pids(pool)
         os.kill(before[0], signal.SIGKILL)
-        eventually(lambda: len(notes.values("sleeping")) == 2)
+        wait_until(lambda: len(notes.values("sleeping")) == 2)
         assert members(before[0]) == []
         assert [view.attempt for worker in pool.list_workers() for view in worker.tasks] == [2]
         after = pids(pool)
@@ -349,8 +344,7 @@ def test_a_task_that_ends_its_worker_each_time_has_failed_after_the_last_attempt
             "WorkerDied",
             f"given up after attempt 3; the worker: {reason}",
         )
-        tasks.waiting.append(task("finish", "next"))
-        pool.wake()
+        push(pool, tasks, task("finish", "next"))
         assert tasks.result("next").success
     assert [line.split()[1] for line in notes.values("begin")][:3] == ["1", "2", "3"]
 
@@ -380,7 +374,7 @@ def test_other_tasks_of_a_killed_worker_do_not_fail(
     tasks, seen = Poisoned(), Seen()
     with pool_of(notes, tasks, seen=seen, size=2, slots=4, max_attempts=max_attempts):
         assert tasks.code("poison") == "WorkerDied"
-        eventually(lambda: len(tasks.results) == tasks.innocents + 1)
+        wait_until(lambda: len(tasks.results) == tasks.innocents + 1)
     assert [r.task_id for r in tasks.results if not r.success] == ["poison"]
     assert len({r.task_id for r in tasks.results}) == tasks.innocents + 1
     again = Counter(event.task_id for event in seen.of(TaskRetried))
@@ -403,7 +397,7 @@ def test_a_task_is_not_restarted_before_its_last_worker_is_gone(notes: Notes) ->
     """I-JB-11: never two live workers at one task, even if one is slow to die."""
     tasks = Tasks(task("take_too_long", megabytes=256))
     with pool_of(notes, tasks, size=2, max_attempts=2, task_timeout_seconds=1.0):
-        eventually(lambda: len(notes.values("begin")) == 2)
+        wait_until(lambda: len(notes.values("begin")) == 2)
     assert notes.values("overlap") == []
 
 
@@ -432,11 +426,10 @@ def test_a_stopped_worker_with_large_tasks_does_not_block_the_others(
         stopped = pids(pool)[0]
         os.kill(stopped, signal.SIGSTOP)
         large = {"ballast": "x" * (1 << 20)}
-        tasks.waiting.extend(task("finish", f"t{n}", **large) for n in range(20))
-        pool.wake()
-        eventually(lambda: len(tasks.results) >= 19)
+        push(pool, tasks, *(task("finish", f"t{n}", **large) for n in range(20)))
+        wait_until(lambda: len(tasks.results) >= 19)
         assert stopped in pids(pool)  # not ended yet, so the pool did not wait for it
-        eventually(lambda: len(tasks.results) == 20)
+        wait_until(lambda: len(tasks.results) == 20)
     assert all(result.success for result in tasks.results)
 
 
@@ -509,12 +502,10 @@ def test_only_results_of_a_workers_running_tasks_count_and_only_once(
     """JB-30: late results and repeated results."""
     tasks = Tasks(*(task("sleep", f"s{n}") for n in range(3)))
     with pool_of(notes, tasks, size=2, slots=3) as pool:
-        eventually(lambda: len(notes.values("sleeping")) == 3)
-        tasks.waiting.append(task("answer_for_others", "liar"))
-        pool.wake()
+        wait_until(lambda: len(notes.values("sleeping")) == 3)
+        push(pool, tasks, task("answer_for_others", "liar"))
         assert tasks.result("liar").bytes_processed == 7
-        tasks.waiting.append(task("finish", "after"))
-        pool.wake()
+        push(pool, tasks, task("finish", "after"))
         assert tasks.result("after").success
     begun = [line.split() for line in notes.values("begin")]
     [place] = [pid for task_id, _, pid in begun if task_id == "liar"]
@@ -540,9 +531,9 @@ def test_a_result_counts_even_if_its_worker_is_gone_before_all_is_read(notes: No
         clock=clock,
     )
     try:
-        eventually(lambda: supervisor.tick() and not tasks.waiting)
+        wait_until(lambda: supervisor.tick() and not tasks.waiting)
         [worker] = supervisor.workers
-        eventually(lambda: not is_alive(worker.process.pid))
+        wait_until(lambda: not is_alive(worker.process.pid))
         supervisor.tick()  # notices the end
         clock.advance(5.0)
         supervisor.tick()  # gives up waiting for the group
@@ -550,7 +541,7 @@ def test_a_result_counts_even_if_its_worker_is_gone_before_all_is_read(notes: No
         assert [result.bytes_processed for result in tasks.results] == [5]
     finally:
         supervisor.stop(0.0)
-        eventually(lambda: clock.advance(1.0) or (supervisor.tick() and supervisor.ended))
+        wait_until(lambda: clock.advance(1.0) or (supervisor.tick() and supervisor.ended))
 
 
 def test_killing_a_worker_ends_what_it_started_although_its_pipes_are_open(
@@ -562,17 +553,9 @@ def test_killing_a_worker_ends_what_it_started_although_its_pipes_are_open(
         child = notes.pid("child")
         process.kill()
         # Also without the guard, which waits for the end of the pipe.
-        eventually(lambda: not is_alive(child) and not members(process.pid))
+        wait_until(lambda: not is_alive(child) and not members(process.pid))
     finally:
         assert process.destroy() == "SIGKILL"
-
-
-def test_a_result_that_was_sent_before_the_end_counts(notes: Notes) -> None:
-    tasks = Tasks(task("done_and_dead"))
-    with pool_of(notes, tasks, max_attempts=1) as pool:
-        assert tasks.result().bytes_processed == 5
-        eventually(lambda: len(notes.values("made")) == 2 and pids(pool))
-    assert len(tasks.results) == 1
 
 
 def test_a_pause_of_the_supervisor_is_not_counted_against_workers(notes: Notes) -> None:
@@ -580,11 +563,10 @@ def test_a_pause_of_the_supervisor_is_not_counted_against_workers(notes: Notes) 
     tasks, seen, clock = Tasks(task("sleep")), Seen(), ManualClock()
     limits = {"response_timeout_seconds": 30.0, "task_timeout_seconds": 3600.0}
     with pool_of(notes, tasks, seen=seen, clock=clock, **limits) as pool:
-        eventually(lambda: notes.values("sleeping"))
+        wait_until(lambda: notes.values("sleeping"))
         clock.advance(86_400.0)
         pool.wake()
-        tasks.waiting.append(task("finish", "after"))
-        pool.wake()
+        push(pool, tasks, task("finish", "after"))
         assert tasks.result("after").success
     assert seen.of(PoolWorkerEnded) == []
 
@@ -597,15 +579,15 @@ def test_whichever_workers_are_killed_every_task_is_finished_once_and_the_pool_r
     tasks, seen = Tasks(*(task("finish", f"t{n}", seconds=0.01) for n in range(200))), Seen()
     with pool_of(notes, tasks, seen=seen, size=3, slots=2, max_attempts=1000) as pool:
         for kills in range(12):
-            eventually(lambda kills=kills: len(tasks.results) >= kills * 15)
+            wait_until(lambda kills=kills: len(tasks.results) >= kills * 15)
             # One that was killed may still be listed, if the pool has no time to look at it.
-            alive = eventually(lambda: [p for p in pids(pool) if lives(p) and p not in killed])
+            alive = wait_until(lambda: [p for p in pids(pool) if lives(p) and p not in killed])
             killed.add(victim := chance.choice(alive))
             os.kill(victim, chance.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM]))
-        eventually(lambda: len(tasks.results) == 200)
-        eventually(lambda: len(pids(pool)) == 3 and all(is_alive(p) for p in pids(pool)))
+        wait_until(lambda: len(tasks.results) == 200)
+        wait_until(lambda: len(pids(pool)) == 3 and all(is_alive(p) for p in pids(pool)))
         started = {event.pid for event in seen.of(PoolWorkerStarted)}
-        eventually(lambda: {pid for pid in started if members(pid)} == set(pids(pool)))
+        wait_until(lambda: {pid for pid in started if members(pid)} == set(pids(pool)))
     assert all(result.success for result in tasks.results)
     assert len({result.task_id for result in tasks.results}) == 200
     assert notes.values("overlap") == []
@@ -629,10 +611,9 @@ def test_the_tasks_of_a_cancelled_job_are_returned_and_those_of_others_go_on(
     tasks = Tasks(task("sleep", "a", "one"), task("sleep", "b", "one"), task("sleep", "c"))
     with pool_of(notes, tasks) as pool:
         pool.cancel("one")
-        eventually(lambda: sorted(tasks.back) == ["a", "b"])
+        wait_until(lambda: sorted(tasks.back) == ["a", "b"])
         assert running(pool) == ["c"]
-        tasks.waiting.append(task("finish", "again", "one"))
-        pool.wake()
+        push(pool, tasks, task("finish", "again", "one"))
         assert tasks.result("again").success
     assert [result.task_id for result in tasks.results] == ["again"]
 
@@ -642,23 +623,22 @@ def test_a_task_cancelled_by_mistake_is_returned_and_does_not_fail(notes: Notes)
     tasks = Tasks(task("sleep", "a", "one"))
     with pool_of(notes, tasks) as pool:
         pool.cancel("one")
-        eventually(lambda: tasks.back == ["a"])
-        tasks.waiting.append(task("sleep", "b", "one"))
-        pool.wake()
-        eventually(lambda: tasks.back == ["a", "b"])
+        wait_until(lambda: tasks.back == ["a"])
+        push(pool, tasks, task("sleep", "b", "one"))
+        wait_until(lambda: tasks.back == ["a", "b"])
     assert tasks.results == []
 
 
 def test_a_cancelled_task_is_not_done_again_when_its_worker_ends(notes: Notes) -> None:
     tasks = Tasks(task("take_too_long"))
     with pool_of(notes, tasks) as pool:
-        eventually(lambda: notes.values("begin"))
+        wait_until(lambda: notes.values("begin"))
         pool.cancel("j")
-        eventually(
+        wait_until(
             lambda: len(notes.values("cancel")) >= 2
         )  # the request is repeated until the task stops
         os.kill(pids(pool)[0], signal.SIGKILL)
-        eventually(lambda: tasks.back == ["t"])
+        wait_until(lambda: tasks.back == ["t"])
     assert len(notes.values("begin")) == 1
 
 
@@ -669,16 +649,16 @@ def test_stopping_lets_work_finish_within_its_time_and_returns_the_rest(
     tasks = Tasks(task("finish", "soon", seconds=0.5), task("sleep", "never"))
     tasks.waiting.extend([task("finish", "waits")])
     with pool_of(notes, tasks, size=2, slots=1) as pool:
-        eventually(lambda: notes.values("sleeping"))
-        stopping = threading.Thread(target=pool.stop, args=(WAIT_TIMEOUT,))
+        wait_until(lambda: notes.values("sleeping"))
+        stopping = threading.Thread(target=pool.stop, args=(WAIT_TIMEOUT_SECONDS,))
         stopping.start()
         assert tasks.result("soon").success
         assert stopping.is_alive()
         assert running(pool) == ["never"]
         before = time.monotonic()
         pool.stop(0.0)  # a second stop with less time
-        assert time.monotonic() - before < WAIT_TIMEOUT / 2
-        stopping.join(WAIT_TIMEOUT)
+        assert time.monotonic() - before < WAIT_TIMEOUT_SECONDS / 2
+        stopping.join(WAIT_TIMEOUT_SECONDS)
         assert pool.list_workers() == []
     assert tasks.back == ["never"]
     assert [t.task_id for t in tasks.waiting] == ["waits"]
@@ -741,8 +721,8 @@ def test_a_wake_up_ends_the_next_wait_once() -> None:
     try:
         pipe.wake()
         before = time.monotonic()
-        pipe.wait(poll(), WAIT_TIMEOUT)
-        assert time.monotonic() - before < WAIT_TIMEOUT / 2
+        pipe.wait(poll(), WAIT_TIMEOUT_SECONDS)
+        assert time.monotonic() - before < WAIT_TIMEOUT_SECONDS / 2
         before = time.monotonic()
         pipe.wait(poll(), 0.05)
         assert time.monotonic() - before >= 0.04
@@ -760,9 +740,8 @@ def test_a_source_that_raises_does_not_end_the_pool(notes: Notes) -> None:
 
     tasks = Clumsy(task("finish", "lost"))
     with pool_of(notes, tasks) as pool:
-        eventually(lambda: not tasks.waiting)
-        tasks.waiting.append(task("finish", "kept"))
-        pool.wake()
+        wait_until(lambda: not tasks.waiting)
+        push(pool, tasks, task("finish", "kept"))
         assert tasks.result("kept").success
 
 
@@ -783,7 +762,7 @@ def test_a_pass_that_fails_does_not_end_the_running_tasks(
 ) -> None:
     tasks, clock = Tasks(task("finish", seconds=0.5)), ClumsyClock()
     with pool_of(notes, tasks, clock=clock) as pool:
-        eventually(lambda: notes.values("begin"))
+        wait_until(lambda: notes.values("begin"))
         clock.failures = 1
         pool.wake()
         assert tasks.result().success
@@ -853,7 +832,7 @@ PARENT = """
 import signal, sys, time
 from pathlib import Path
 from holdfast.exports.pool.pool import WorkerPool
-from holdfast.exports.pool.ports import Assignment
+from holdfast.exports.pool.worker import Assignment
 from support.workers import pool_work
 
 class Source:
@@ -893,16 +872,16 @@ def parent(notes: Notes, do: str, mode: str) -> Iterator["subprocess.Popen[str]"
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=WAIT_TIMEOUT)
+        process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
 
 
 @pytest.mark.parametrize("do", ["have_children", "hold_the_gil"])
 def test_no_worker_outlives_its_pool(notes: Notes, do: str) -> None:
     with parent(notes, do, "stay") as process:
-        eventually(lambda: notes.values("begin"))
-        workers = eventually(lambda: two(notes))
+        wait_until(lambda: notes.values("begin"))
+        workers = wait_until(lambda: two(notes))
         process.kill()
-        eventually(lambda: not any(members(pid) for pid in workers))
+        wait_until(lambda: not any(members(pid) for pid in workers))
 
 
 def two(notes: Notes) -> list[int]:
@@ -918,25 +897,25 @@ def test_a_worker_whose_pipes_close_ends_with_everything_it_started(notes: Notes
         process.send(1, wire.pack_task({"do": "have_children"}, "j", "t", 1, 1))
         child = notes.pid("child")
         process.close()
-        eventually(lambda: process.poll_exit() is not None and not is_alive(child))
+        wait_until(lambda: process.poll_exit() is not None and not is_alive(child))
     finally:
         process.kill()
-        eventually(process.is_gone)
+        wait_until(process.is_gone)
 
 
 def test_a_program_that_never_stops_its_pool_ends_and_so_do_the_workers(notes: Notes) -> None:
     with parent(notes, "have_children", "leave") as process:
-        assert process.wait(WAIT_TIMEOUT) == 0
-        eventually(lambda: not any(members(pid) for pid in two(notes)))
+        assert process.wait(WAIT_TIMEOUT_SECONDS) == 0
+        wait_until(lambda: not any(members(pid) for pid in two(notes)))
 
 
 def test_only_the_pool_handles_ctrl_c_and_its_workers_do_not_get_it(notes: Notes) -> None:
     with parent(notes, "have_children", "stay") as process:
-        workers = eventually(lambda: two(notes))
+        workers = wait_until(lambda: two(notes))
         notes.pid("child")
-        eventually(lambda: notes.values("staying"))
+        wait_until(lambda: notes.values("staying"))
         os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=WAIT_TIMEOUT)
+        _, errors = process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
         assert process.returncode == 3
         assert errors == ""
         assert not any(members(pid) for pid in workers)
@@ -945,11 +924,11 @@ def test_only_the_pool_handles_ctrl_c_and_its_workers_do_not_get_it(notes: Notes
 
 def test_workers_that_are_just_starting_do_not_get_ctrl_c(notes: Notes) -> None:
     with parent(notes, "finish", "ignore") as process:
-        eventually(lambda: notes.values("starting"))
+        wait_until(lambda: notes.values("starting"))
         while len(notes.values("made")) < 2:
             assert process.poll() is None
             os.killpg(process.pid, signal.SIGINT)
             time.sleep(0.005)
-        _, errors = process.communicate(timeout=WAIT_TIMEOUT)
+        _, errors = process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
         assert (process.returncode, errors) == (0, "")
         assert len(notes.values("made")) == 2

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from holdfast.exports.errors import CallbackRefused
-from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
-from holdfast.exports.heartbeats.schedule import HeartbeatTiming
+from holdfast.exports.heartbeat_schedule import HeartbeatTiming
 from holdfast.exports.model import ExportJob, JobStatus
+from holdfast.exports.orchestrator import HeartbeatOrchestrator
 from holdfast.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
 from support.exports.orchestrator import World
 

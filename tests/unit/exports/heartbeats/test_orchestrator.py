@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from holdfast.errors import ConfigError
 from holdfast.events import Events
 from holdfast.exports import events as ev
-from holdfast.exports.heartbeats.schedule import HeartbeatTiming
+from holdfast.exports.heartbeat_schedule import HeartbeatTiming
 from holdfast.exports.model import Callback, CallbackState, ExportJob, JobStatus, TaskToken
 from holdfast.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
-from support.exports.orchestrator import World, eventually
+from support.exports.orchestrator import World
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -446,7 +447,7 @@ def test_a_cancelled_heartbeat_is_counted_as_failed() -> None:
     world = World(step_functions=Cancelling())
     world.orchestrator.beat_now(world.add_job("a"))
     world.orchestrator.tick()
-    eventually(lambda: world.list_events(ev.HeartbeatFailed))
+    wait_until(lambda: world.list_events(ev.HeartbeatFailed))
     assert world.list_events(ev.HeartbeatFailed) == [ev.HeartbeatFailed("a", "Cancelled", 0.0)]
     world.orchestrator.stop()
 

@@ -10,7 +10,8 @@ from holdfast.exports import events as ev
 from holdfast.exports.model import ExportJob, TaskToken
 from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.lease.clock import SYSTEM_CLOCK
-from support.exports.orchestrator import World, eventually
+from support.exports.orchestrator import World
+from support.waiting import wait_until
 
 
 class Gate:
@@ -101,8 +102,8 @@ def let_loops_run(
     end = world.clock.monotonic() + seconds
     while world.clock.monotonic() < end:
         world.clock.advance(0.5)
-        eventually(has_caught_up)
-    eventually(until)
+        wait_until(has_caught_up)
+    wait_until(until)
 
 
 # -- one slow part
@@ -114,7 +115,7 @@ def test_a_beat_that_hangs_delays_no_other_and_is_not_sent_twice(world: GatedWor
     stuck = world.add_hanging_job("stuck")
     others = [world.add_job(f"job-{n}") for n in range(10)]
     world.orchestrator.start()
-    eventually(lambda: world.service.gate.waiting == 1)
+    wait_until(lambda: world.service.gate.waiting == 1)
     let_loops_run(world, 95, lambda: all(len(world.list_beats(job)) >= 4 for job in others))
     assert world.service.gate.max_waiting == 1
     assert world.list_beats(stuck) == []
@@ -125,12 +126,12 @@ def test_a_job_received_during_its_heartbeat_gets_another_one(world: GatedWorld)
     """The heartbeat in flight may be for the previous token (JB-14)."""
     old = world.add_hanging_job("a")
     world.orchestrator.start()
-    eventually(lambda: world.service.gate.waiting == 1)
+    wait_until(lambda: world.service.gate.waiting == 1)
     new = world.add_job("a", task_token=world.open_token(), token_generation=1)
     world.orchestrator.beat_now(new)
     assert world.list_beats(new) == []
     world.service.gate.open()
-    eventually(lambda: world.list_beats(new))
+    wait_until(lambda: world.list_beats(new))
     assert world.list_beats(old) == [0.0]
 
 
@@ -140,14 +141,14 @@ def test_a_job_forgotten_and_received_during_its_heartbeat_gets_no_parallel_one(
     """(JB-21)"""
     job = world.add_hanging_job("a")
     world.orchestrator.start()
-    eventually(lambda: world.service.gate.waiting == 1)
+    wait_until(lambda: world.service.gate.waiting == 1)
     world.orchestrator.forget("a")
     world.orchestrator.beat_now(job)
     world.orchestrator.tick()
     let_loops_run(world, 35, lambda: True)
     assert world.service.gate.max_waiting == 1
     world.service.gate.open()
-    eventually(lambda: len(world.list_beats(job)) >= 2)
+    wait_until(lambda: len(world.list_beats(job)) >= 2)
 
 
 def test_a_token_closed_callback_that_hangs_delays_no_heartbeat() -> None:
@@ -164,7 +165,7 @@ def test_a_token_closed_callback_that_hangs_delays_no_heartbeat() -> None:
     assert world.service.measure_max_gap(job.task_token) < 40
     assert world.store.listings >= 8  # it delays no listing either
     gate.open()
-    eventually(lambda: world.orchestrator.in_flight == 0)
+    wait_until(lambda: world.orchestrator.in_flight == 0)
     assert gate.calls == 40
     world.orchestrator.stop()
 
@@ -175,13 +176,13 @@ def test_a_listing_that_hangs_delays_no_heartbeat_and_is_not_repeated() -> None:
     world = World()
     job = world.add_job("a")
     world.orchestrator.start()
-    eventually(lambda: len(world.list_beats(job)) == 1)
+    wait_until(lambda: len(world.list_beats(job)) == 1)
     gate = Gate()
     world.store.find_by_status = gate  # type: ignore[assignment]
     let_loops_run(world, 95, lambda: len(world.list_beats(job)) >= 4)
     assert (gate.waiting, gate.max_waiting) == (1, 1)
     gate.open()
-    eventually(lambda: world.orchestrator.in_flight == 0)
+    wait_until(lambda: world.orchestrator.in_flight == 0)
     assert (
         len(world.list_events(ev.ActiveJobsUnknown)) == 1
     )  # because the gate returned no listing
@@ -194,11 +195,11 @@ def test_no_more_heartbeats_at_once_than_allowed() -> None:
     world = GatedWorld(concurrency=3)
     jobs = [world.add_hanging_job(f"job-{n}") for n in range(9)]
     world.orchestrator.start()
-    eventually(lambda: world.service.gate.waiting == 3)
+    wait_until(lambda: world.service.gate.waiting == 3)
     let_loops_run(world, 5, lambda: True, stuck=9)
     assert world.service.gate.max_waiting == 3
     world.service.gate.open()
-    eventually(lambda: all(world.list_beats(job) for job in jobs))
+    wait_until(lambda: all(world.list_beats(job) for job in jobs))
     world.orchestrator.stop()
 
 
@@ -241,7 +242,7 @@ def test_stopping_ends_it_for_good(world: GatedWorld) -> None:
     """(JB-42)."""
     job = world.add_job("a")
     world.orchestrator.start()
-    eventually(lambda: world.list_beats(job))
+    wait_until(lambda: world.list_beats(job))
     world.orchestrator.stop()
     world.orchestrator.stop()
     assert not world.orchestrator.running
@@ -277,10 +278,10 @@ def test_stop_waits_for_heartbeats_in_flight(world: GatedWorld) -> None:
     for n in range(6):
         world.add_hanging_job(f"job-{n}")
     world.orchestrator.start()
-    eventually(lambda: world.service.gate.waiting == 2)
+    wait_until(lambda: world.service.gate.waiting == 2)
     stopping = threading.Thread(target=world.orchestrator.stop)
     stopping.start()
-    eventually(lambda: world.orchestrator.in_flight == 2)
+    wait_until(lambda: world.orchestrator.in_flight == 2)
     assert len(world.list_events(ev.OrchestratorStopping)) == 1
     assert not world.orchestrator.running
     assert world.list_events(ev.OrchestratorStopped) == []
@@ -297,16 +298,16 @@ def test_stop_does_not_wait_for_ever(world: GatedWorld) -> None:
     """The wait is bounded, and no event claims that nothing is in flight."""
     world.add_hanging_job("stuck")
     world.orchestrator.start()
-    eventually(lambda: world.service.gate.waiting == 1)
+    wait_until(lambda: world.service.gate.waiting == 1)
     stopping = threading.Thread(target=world.orchestrator.stop, args=(3.0,))
     stopping.start()
-    eventually(lambda: world.list_events(ev.OrchestratorStopping))
+    wait_until(lambda: world.list_events(ev.OrchestratorStopping))
     while stopping.is_alive():
         world.clock.advance(0.5)
         stopping.join(0.002)
     assert world.list_events(ev.OrchestratorStopped) == []
     world.service.gate.open()
-    eventually(lambda: list_own_threads() == [])
+    wait_until(lambda: list_own_threads() == [])
     assert len(world.list_events(ev.HeartbeatSent)) == 1
 
 
@@ -316,8 +317,8 @@ def test_it_may_be_stopped_by_its_own_callback() -> None:
     world.orchestrator.trigger_heartbeat()  # the first refusal; the second one decides
     world.clock.advance(2.0)
     world.orchestrator.start()
-    eventually(lambda: not world.orchestrator.running)
-    eventually(lambda: list_own_threads() == [])
+    wait_until(lambda: not world.orchestrator.running)
+    wait_until(lambda: list_own_threads() == [])
 
 
 def test_a_triggered_cycle_ends_when_it_is_stopped(world: GatedWorld) -> None:
@@ -327,7 +328,7 @@ def test_a_triggered_cycle_ends_when_it_is_stopped(world: GatedWorld) -> None:
         target=lambda: counts.append(world.orchestrator.trigger_heartbeat())
     )
     trigger.start()
-    eventually(lambda: world.service.gate.waiting == 1)
+    wait_until(lambda: world.service.gate.waiting == 1)
     stopping = threading.Thread(target=world.orchestrator.stop)
     stopping.start()
     trigger.join(20)
@@ -358,13 +359,13 @@ def test_a_triggered_cycle_waits_for_heartbeats_in_flight(
     """Even if another cycle sent them."""
     job = world.add_hanging_job("a")
     world.orchestrator.start()
-    eventually(lambda: world.service.gate.waiting == 1)
+    wait_until(lambda: world.service.gate.waiting == 1)
     counts: list[int] = []
     trigger = threading.Thread(
         target=lambda: counts.append(world.orchestrator.trigger_heartbeat())
     )
     trigger.start()
-    eventually(lambda: world.store.listings >= 4 and world.orchestrator.in_flight == 1)
+    wait_until(lambda: world.store.listings >= 4 and world.orchestrator.in_flight == 1)
     assert counts == []
     world.service.gate.open()
     trigger.join(20)

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.exports.pool import wire
-from holdfast.process.frames import BrokenFrame
-from holdfast.process.wire import (
+from holdfast.process.frames import (
     MAX_TEXT,
     PULSE,
+    BrokenFrame,
     describe_error,
     pack_broken,
     unpack_broken,

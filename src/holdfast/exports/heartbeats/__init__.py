@@ -1,1 +1,0 @@
-"""Heartbeats to Step Functions for every job that makes progress."""

@@ -1,0 +1,363 @@
+"""Rows in DynamoDB tables, written in transactions that notice other writers.
+
+    body reads   ─▶ items, each with the id of its last write, which is its version
+    body writes  ─▶ collected, each with the condition that its row is as it was read
+    commit       ─▶ one call ── accepted ─▶ done
+                             ├─ refused by its own id ─▶ done, only the response was lost
+                             └─ refused by another's ─▶ the rows that refused are known now,
+                                                        and the body runs again on them
+
+A row that the body changes without reading it is expected to match, so it needs no read. If it
+does not match, it is known after the refusal, and the body counts without it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from holdfast.errors import InvalidInput, StoreUnavailable
+from holdfast.store.dynamodb.client import DynamoDBClient, WriteDone
+from holdfast.store.dynamodb.expressions import RETURN_OLD, CallBuilder, require_all
+from holdfast.store.dynamodb.values import count_bytes, encode, measure_size
+from holdfast.store.rows import Row, Rows
+
+T = TypeVar("T")
+Item = dict[str, Any]  # attributes and plain values
+Key = tuple[str, ...]  # the name of a table, and the values of its key attributes
+
+# Each refusal means that another writer succeeded, and the row is known then. So there is no
+# reason to wait, and tries end only where a row is never as it was read.
+MAX_TRIES = 100
+_MAX_KEY_BYTES = (2048, 1024)  # of the hash and of the range
+_MAX_ROWS = 99  # a transaction takes 100, one of which is the row of the other table
+_MAX_BYTES = 3 * 1024 * 1024  # of 4 MB, because expressions need some of it
+
+_CALLS = CallBuilder({})
+_OPERATIONS = {"Put": "put_item", "Update": "update_item", "Delete": "delete_item"}
+
+
+@dataclass(frozen=True, slots=True)
+class ItemTable:
+    """How the rows of a table are stored as items.
+
+    `to_item` takes a row, or some of its columns, and returns attributes; None is stored as a
+    missing attribute. `version` is the attribute with the id of the last write. `guards` are
+    attributes that must be as they were read, because other programs write them, too, and
+    write no version. `counters` are changed by ADD. `index` names the index of one attribute.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    to_item: Callable[[Row], Item]
+    from_item: Callable[[Item], Row]
+    version: str = ""
+    guards: tuple[str, ...] = ()
+    counters: tuple[str, ...] = ()
+    index: tuple[str, str] = ("", "")
+
+    def find_key(self, item: Item) -> Key | None:
+        """Return the key of an item, or None if it has none that DynamoDB can hold."""
+        values = [item.get(name) for name in self.key]
+        sizes = zip(values, _MAX_KEY_BYTES, strict=False)
+        is_valid = all(isinstance(v, str) and 0 < count_bytes(v) <= size for v, size in sizes)
+        return (self.name, *map(str, values)) if is_valid else None
+
+    def encode_key(self, key: Key) -> dict[str, Any]:
+        """Return the attributes of a key."""
+        return encode(dict(zip(self.key, key[1:], strict=True)))
+
+
+class DynamoDBDatabase:
+    """The tables of one store."""
+
+    def __init__(self, client: DynamoDBClient, tables: Mapping[str, ItemTable]) -> None:
+        self._client, self._tables = client, tables
+
+    def read(self, body: Callable[[Rows], T]) -> T:
+        """Return what the body reads; each read sees the writes before it."""
+        return body(_Transaction(self._client, self._tables))
+
+    def write(self, body: Callable[[Rows], T]) -> T:
+        """Run the body until no other writer was first. Raises StoreUnavailable at last."""
+        transaction = _Transaction(self._client, self._tables)
+        for _ in range(MAX_TRIES):
+            result = body(transaction)
+            if transaction.commit():
+                return result
+        raise StoreUnavailable("DynamoDB: the row changed before every try to write it")
+
+    def split(
+        self, entries: Iterable[T], measure: Callable[[T], int] | None
+    ) -> Iterator[list[T]]:
+        """Yield the entries in groups that fit into one transaction."""
+        group: list[T] = []
+        group_size = 0
+        for entry in entries:
+            size = measure(entry) if measure else 0
+            if len(group) == _MAX_ROWS or (group and group_size + size > _MAX_BYTES):
+                yield group
+                group, group_size = [], 0
+            group.append(entry)
+            group_size += size
+        if group:
+            yield group
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+class _Transaction:
+    """The rows that one body reads and writes."""
+
+    def __init__(self, client: DynamoDBClient, tables: Mapping[str, ItemTable]) -> None:
+        self._client, self._tables = client, tables
+        self._write_id = uuid4().hex
+        self._known: dict[Key, Item] = {}  # what was read, or refused; empty without a row
+        self._writes: dict[Key, tuple[ItemTable, str, dict[str, Any]]] = {}
+
+    # -- reading
+
+    def select(
+        self,
+        table: str,
+        where: Row,
+        *,
+        columns: str = "*",
+        order_by: str = "",
+        descending: bool = False,
+        limit: int = -1,
+    ) -> Sequence[Row]:
+        definition = self._tables[table]
+        equal = definition.to_item({name: v for name, v in where.items() if " " not in name})
+        if set(definition.key) <= set(equal):
+            item = self._get(definition, equal)
+            return [definition.from_item(item)] if item and _matches(item, equal) else []
+        rows = map(
+            definition.from_item, self._find(definition, where, equal, descending, limit)
+        )
+        if order_by and definition.key[0] not in equal:
+            return sorted(rows, key=lambda row: row[order_by], reverse=descending)
+        return list(islice(rows, limit) if limit >= 0 else rows)
+
+    def _get(self, table: ItemTable, equal: Item) -> Item:
+        """Return the current item, or an empty one if there is none."""
+        key = table.find_key(equal)
+        if key is None:
+            return {}
+        if key not in self._known:
+            self._known[key] = self._client.get(table.name, table.encode_key(key))
+        return self._known[key]
+
+    def _find(
+        self, table: ItemTable, where: Row, equal: Item, descending: bool, limit: int
+    ) -> Iterable[Item]:
+        """Return the items with these attributes, of one hash in the order of their ranges."""
+        index, indexed = table.index
+        if table.key[0] not in equal and indexed in equal:
+            query = _query(table, {indexed: equal[indexed]}, {}, [])
+            return self._read_indexed(
+                table, self._client.read_pages("query", IndexName=index, **query), equal
+            )
+        keys = {name: value for name, value in equal.items() if name == table.key[0]}
+        filters = {name: value for name, value in equal.items() if name not in keys}
+        if not keys:
+            return self._client.read_pages("scan", **_query(table, {}, filters, []))
+        query = _query(table, keys, filters, _find_bounds(table, where))
+        if limit >= 0 and not filters:
+            query["Limit"] = max(1, limit)  # DynamoDB applies it before a filter
+        return self._client.read_pages(
+            "query", ConsistentRead=True, ScanIndexForward=not descending, **query
+        )
+
+    def _read_indexed(
+        self, table: ItemTable, pages: Iterable[Item], equal: Item
+    ) -> Iterable[Item]:
+        """Return the current items. The index lags behind and may show an item twice."""
+        found = dict.fromkeys(table.find_key(item) for item in pages)
+        keys = [table.encode_key(key) for key in found if key is not None]
+        return (
+            item for item in self._client.read_rows(table.name, keys) if _matches(item, equal)
+        )
+
+    # -- writing
+
+    def insert(self, table: str, rows: Sequence[Row]) -> int:
+        return sum(self._insert(self._tables[table], row) for row in rows)
+
+    def _insert(self, table: ItemTable, row: Row) -> bool:
+        item = _drop_missing(table.to_item(row))
+        key = table.find_key(item)
+        if key is None or self._known.get(key) or key in self._writes:
+            return False
+        if table.version:
+            item[table.version] = self._write_id
+        condition = f"attribute_not_exists(#{table.key[0]})"
+        self._add(table, key, "Put", _CALLS.put(table.name, encode(item), condition))
+        return True
+
+    def replace(self, table: str, rows: Sequence[Row]) -> None:
+        definition = self._tables[table]
+        for row in rows:
+            item = _drop_missing(definition.to_item(row))
+            key = definition.find_key(item)
+            if key is not None:
+                self._add(definition, key, "Put", _CALLS.put(definition.name, encode(item)))
+
+    def update(self, table: str, updates: Sequence[tuple[Row, Row]]) -> int:
+        return sum(self._update(self._tables[table], *update) for update in updates)
+
+    def _update(self, table: ItemTable, changes: Row, where: Row) -> bool:
+        equal = table.to_item(where)
+        key = table.find_key(equal)
+        known = self._known.get(key) if key else {}
+        if key is None or (known is not None and not (known and _matches(known, equal))):
+            return False
+        if known is None:
+            attributes = table.to_item(changes)
+        else:
+            attributes = _find_changes(
+                known, table.to_item({**table.from_item(known), **changes})
+            )
+        expected = {name: value for name, value in equal.items() if name not in table.key}
+        if table.version:
+            attributes[table.version] = self._write_id
+            guards = (*table.guards, table.version)
+            expected |= {name: (known or {}).get(name) for name in guards}
+        self._add(table, key, "Update", _build_update(table, key, attributes, expected, known))
+        return True
+
+    def delete(self, table: str, wheres: Sequence[Row]) -> None:
+        definition = self._tables[table]
+        for where in wheres:
+            equal = definition.to_item(where)
+            key = definition.find_key(equal)
+            if key is None or not _matches(self._known.get(key) or equal, equal):
+                continue
+            expected = {n: v for n, v in equal.items() if n not in definition.key}
+            condition, values = _expect(expected)
+            arguments = _CALLS.delete(
+                definition.name, definition.encode_key(key), condition, values
+            )
+            self._add(definition, key, "Delete", arguments)
+
+    def _add(self, table: ItemTable, key: Key, kind: str, arguments: dict[str, Any]) -> None:
+        assert key not in self._writes, "a transaction changes a row at most once"
+        self._writes[key] = (table, kind, arguments)
+
+    # -- the end
+
+    def commit(self) -> bool:
+        """Make all writes. Return False if rows were not as expected; they are known then."""
+        writes, self._writes = self._writes, {}
+        if not writes:
+            return True
+        if len(writes) > 1:
+            entries = [{kind: arguments | RETURN_OLD} for _, kind, arguments in writes.values()]
+            result = self._client.transact(entries)
+            if isinstance(result, WriteDone):
+                return True
+            for key, reason in zip(writes, result.reasons, strict=True):
+                if reason is not None:
+                    self._learn(key, *writes[key][:2], reason.row)
+            return False
+        [(key, (table, kind, arguments))] = writes.items()
+        answer = self._client.write(_OPERATIONS[kind], **arguments)
+        if isinstance(answer, WriteDone):
+            return True
+        self._learn(key, table, kind, answer.row)
+        return bool(table.version) and answer.row.get(table.version) == self._write_id
+
+    def _learn(self, key: Key, table: ItemTable, kind: str, row: Item) -> None:
+        """Note the row that refused a write. One that refused to be inserted exists."""
+        is_there = kind == "Put" and not row
+        self._known[key] = dict(zip(table.key, key[1:], strict=True)) if is_there else row
+
+
+def measure_item(item: Item) -> int:
+    """Return the bytes of an item. Raises InvalidInput if DynamoDB cannot store it."""
+    try:
+        return measure_size(encode(_drop_missing(item)))
+    except UnicodeEncodeError:
+        raise InvalidInput("a text contains a lone surrogate") from None
+
+
+def _matches(item: Item, expected: Item) -> bool:
+    return all(item.get(name) == value for name, value in expected.items())
+
+
+def _drop_missing(item: Item) -> Item:
+    return {name: value for name, value in item.items() if value is not None}
+
+
+def _find_changes(before: Item, after: Item) -> Item:
+    """Return the attributes that differ. Those of other programs are in neither."""
+    return {name: value for name, value in after.items() if before.get(name) != value}
+
+
+def _expect(expected: Item) -> tuple[str, dict[str, Any]]:
+    """Return the condition that a row has these values, and the values."""
+    terms = [
+        f"attribute_not_exists(#{name})" if value is None else f"#{name} = :old_{name}"
+        for name, value in expected.items()
+    ]
+    return require_all(*terms), {f":old_{name}": v for name, v in expected.items()}
+
+
+def _build_update(
+    table: ItemTable, key: Key, attributes: Item, expected: Item, known: Item | None
+) -> dict[str, Any]:
+    """Return the arguments that change a row if it exists and is as expected."""
+    added = {
+        name: attributes[name] - known.get(name, 0)
+        for name in table.counters
+        if known and attributes.get(name) is not None
+    }
+    sets = [
+        name for name, value in attributes.items() if value is not None and name not in added
+    ]
+    removed = [name for name, value in attributes.items() if value is None]
+    clauses = [
+        ("SET ", [f"#{name} = :new_{name}" for name in sets]),
+        ("ADD ", [f"#{name} :add_{name}" for name in added]),
+        ("REMOVE ", [f"#{name}" for name in removed if known]),
+    ]
+    update = " ".join(verb + ", ".join(terms) for verb, terms in clauses if terms)
+    condition, values = _expect(expected)
+    exists = f"attribute_exists(#{table.key[0]})"
+    return _CALLS.update(
+        table.name,
+        table.encode_key(key),
+        update,
+        require_all(*filter(None, (exists, condition))),
+        {
+            **values,
+            **{f":new_{name}": attributes[name] for name in sets},
+            **{f":add_{name}": number for name, number in added.items()},
+        },
+    )
+
+
+def _find_bounds(table: ItemTable, where: Row) -> list[tuple[str, str, Any]]:
+    """Return attribute, sign and value of each bound. No key is below an empty text."""
+    return [
+        (attribute, name.rpartition(" ")[2], bound)
+        for name, value in where.items()
+        if " " in name
+        for attribute, bound in table.to_item({name.rpartition(" ")[0]: value}).items()
+        if bound != ""
+    ]
+
+
+def _query(
+    table: ItemTable, keys: Item, filters: Item, bounds: list[tuple[str, str, Any]]
+) -> dict[str, Any]:
+    """Return the arguments of a query, or of a scan without keys."""
+    terms = [f"#{name} = :old_{name}" for name in keys]
+    terms += [f"#{name} {sign} :bound_{name}" for name, sign, _ in bounds]
+    condition, values = _expect(filters)
+    values |= {f":old_{name}": value for name, value in keys.items()}
+    values |= {f":bound_{name}": value for name, _, value in bounds}
+    return _CALLS.query(table.name, require_all(*terms), values, condition)
