@@ -10,14 +10,12 @@ __all__, __getattr__ = lazy_exports(
         "chat.errors": "PermanentError SendUnclear TransientError",
         "chat.messages": "Inbound Trigger parse_inbound",
         "chat.model": "Channel Conversation ConversationKey Fragment "
-        "HistoryMessage ParkedBatch",
+        "HistoryMessage ParkedBatch ConversationPolicy ConversationProfile",
         "chat.operator": "Operator",
         "chat.outbox": "WriterAnswer",
-        "chat.policy": "ConversationPolicy ConversationProfile",
         "chat.ports": "ConversationStore ReplyRequest ReplySender ReplyWriter "
         "Secret SecretStore",
         "chat.processor": "BatchProcessor",
-        "chat.staging": "Stager",
-        "chat.sweeper": "Sweeper",
+        "chat.staging": "Stager Sweeper",
     },
 )

@@ -11,13 +11,13 @@ from holdfast.chat.messages import parse_inbound as parse_inbound
 from holdfast.chat.model import Channel as Channel
 from holdfast.chat.model import Conversation as Conversation
 from holdfast.chat.model import ConversationKey as ConversationKey
+from holdfast.chat.model import ConversationPolicy as ConversationPolicy
+from holdfast.chat.model import ConversationProfile as ConversationProfile
 from holdfast.chat.model import Fragment as Fragment
 from holdfast.chat.model import HistoryMessage as HistoryMessage
 from holdfast.chat.model import ParkedBatch as ParkedBatch
 from holdfast.chat.operator import Operator as Operator
 from holdfast.chat.outbox import WriterAnswer as WriterAnswer
-from holdfast.chat.policy import ConversationPolicy as ConversationPolicy
-from holdfast.chat.policy import ConversationProfile as ConversationProfile
 from holdfast.chat.ports import ConversationStore as ConversationStore
 from holdfast.chat.ports import ReplyRequest as ReplyRequest
 from holdfast.chat.ports import ReplySender as ReplySender
@@ -27,4 +27,4 @@ from holdfast.chat.ports import SecretStore as SecretStore
 from holdfast.chat.processor import BatchProcessor as BatchProcessor
 from holdfast.chat.sqlite_conversations import SQLiteConversations as SQLiteConversations
 from holdfast.chat.staging import Stager as Stager
-from holdfast.chat.sweeper import Sweeper as Sweeper
+from holdfast.chat.staging import Sweeper as Sweeper

@@ -19,6 +19,7 @@ from holdfast.chat.model import (
     Channel,
     ConversationKey,
     ConversationNotFound,
+    ConversationPolicy,
     LockAcquired,
     LockGrant,
     LockHeld,
@@ -28,7 +29,6 @@ from holdfast.chat.model import (
     make_parked_id,
 )
 from holdfast.chat.outbox import Outbox
-from holdfast.chat.policy import ConversationPolicy
 from holdfast.chat.ports import ConversationStore
 from holdfast.errors import StoreUnavailable
 from holdfast.events import Events

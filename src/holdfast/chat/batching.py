@@ -1,5 +1,9 @@
 """Steps 4–6 of a turn: choose which staged messages are answered together.
 
+A step takes one of these states and returns the next:
+
+    LockedTurn ─▶ BatchedTurn ─▶ WrittenTurn ─▶ … with all parts sent ─▶ a Turn of the history
+
 A batch is fixed when the writer is first asked for its reply. Another attempt answers the
 same messages, whatever arrived meanwhile, because the reply was written for these. A message
 that arrives before the send does not replace that reply. It is answered next, in a turn of
@@ -7,21 +11,102 @@ its own.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
-from holdfast.chat.merging import merge_texts, sort_fragments
-from holdfast.chat.messages import MAX_BODY
+from holdfast.chat.messages import MAX_BODY, Trigger
 from holdfast.chat.model import (
+    Conversation,
     ConversationKey,
+    ConversationPolicy,
     Fragment,
+    LockGrant,
     Staged,
     UnreadableFragment,
 )
-from holdfast.chat.policy import ConversationPolicy
+from holdfast.chat.outbox import Outbox, SentPart, WriterAnswer
 from holdfast.chat.ports import ConversationStore
-from holdfast.chat.turn_state import BatchedTurn, EmptyBatch, LockedTurn, StillTyping
 from holdfast.lease.clock import Clock
+from holdfast.lease.lease import Lease
+from holdfast.worker.runner import Context
 
 _MAX_BATCH = 100_000  # characters that a row of the history is sure to hold
+
+
+@dataclass(frozen=True, slots=True)
+class LockedTurn:
+    """The state after steps 1–3: the trigger is read, and the lock is held and renewed.
+
+    `conversation` is the canonical row. The write that acquired the lock returned it, so
+    step 7 does not read it again.
+    """
+
+    trigger: Trigger
+    ctx: Context = field(repr=False)
+    grant: LockGrant
+    lease: Lease
+    conversation: Conversation
+
+    @property
+    def log_name(self) -> str:
+        """Return the conversation's id as logs may show it."""
+        return self.grant.key.log_name
+
+    def check(self, now: float) -> None:
+        """Raise LeaseLost unless this worker certainly holds both the message and the lock."""
+        self.ctx.raise_if_lost()
+        self.lease.check(now)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchedTurn:
+    """The state after steps 4–6: the messages that are answered together, merged.
+
+    `earlier` is the outbox that an earlier attempt at this batch left behind.
+    """
+
+    locked: LockedTurn
+    fragments: tuple[Fragment, ...]
+    text: str = field(repr=False)
+    earlier: Outbox | None
+
+    @property
+    def sids(self) -> tuple[str, ...]:
+        """Return the message ids of the batch.
+
+        If an earlier attempt left an outbox, they are its ids, because its reply was written
+        for these.
+        """
+        if self.earlier is not None:
+            return self.earlier.sids
+        return tuple(fragment.message_sid for fragment in self.fragments)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTurn:
+    """The state after steps 7–9: the reply is known and stored.
+
+    `parts` of it were sent already. After step 10 these are all.
+    """
+
+    batch: BatchedTurn
+    answer: WriterAnswer
+    thread_id: str
+    parts: tuple[SentPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StillTyping:
+    """The customer is still typing, so the batch waits longer."""
+
+    delay_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyBatch:
+    """Every staged message was answered before."""
+
+
+# -- the batch
 
 
 class BatchCollector:
@@ -110,3 +195,25 @@ def _take_fitting(fragments: Sequence[Fragment], max_fragments: int) -> tuple[Fr
             break
         chosen.append(fragment)
     return tuple(chosen)
+
+
+def sort_fragments(fragments: Iterable[Fragment]) -> tuple[Fragment, ...]:
+    """Return the fragments in the order in which they were received.
+
+    The result does not depend on the order in which they were staged.
+    """
+    return tuple(sorted(fragments, key=lambda row: (row.received_at, row.message_sid)))
+
+
+def merge_texts(fragments: Sequence[Fragment]) -> str:
+    """Join the fragments in the given order, each on one line or more."""
+    return "\n".join(map(_render_fragment, fragments))
+
+
+def _render_fragment(fragment: Fragment) -> str:
+    """Return the text and the names of its attachments.
+
+    Attachments are named because a picture without words needs an answer, too.
+    """
+    attached = [f"[attached: {kind}]" for kind in fragment.media]
+    return "\n".join([*([fragment.body] if fragment.body else []), *attached])

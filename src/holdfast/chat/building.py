@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.chat.errors import PermanentError
 from holdfast.chat.messages import Inbound, Trigger
-from holdfast.chat.model import Channel
-from holdfast.chat.policy import ConversationProfile
+from holdfast.chat.model import Channel, ConversationProfile
 from holdfast.chat.ports import ConversationStore
 from holdfast.chat.providers import silence_vendor_logs
 from holdfast.chat.settings import ChatSettings, read_trigger_settings
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
     from holdfast.chat.ports import ReplySender, ReplyWriter, SecretStore
     from holdfast.chat.processor import BatchProcessor
     from holdfast.chat.providers.local import OutboxReply
-    from holdfast.chat.staging import Stager
-    from holdfast.chat.sweeper import Sweeper
+    from holdfast.chat.staging import Stager, Sweeper
 
 # For local use: it needs no account, costs nothing, and sends nothing outside the machine.
 LOCAL_PROFILE = ConversationProfile(
@@ -239,8 +237,7 @@ def build_chat(
     """
     from holdfast.chat.operator import Operator
     from holdfast.chat.processor import BatchProcessor
-    from holdfast.chat.staging import Stager
-    from holdfast.chat.sweeper import Sweeper
+    from holdfast.chat.staging import Stager, Sweeper
 
     env = os.environ if env is None else env
     settings = read_settings(ChatSettings, env)

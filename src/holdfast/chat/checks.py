@@ -12,8 +12,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
 from holdfast.chat.building import ChatProviders, create_chat_tables, open_conversations
-from holdfast.chat.model import Channel, ConversationKey
-from holdfast.chat.policy import ConversationProfile
+from holdfast.chat.model import Channel, ConversationKey, ConversationProfile
 from holdfast.chat.ports import ConversationStore, SecretStore
 from holdfast.chat.replies import ProviderResolver
 from holdfast.chat.settings import PROBE_URL, ChatSettings, read_trigger_settings
@@ -324,10 +323,10 @@ def _check_profile(
 
 
 CHECKS = (
-    ("settings", _check_settings),
-    ("leases", _check_leases),
-    ("store", _check_store),
-    ("queues", _check_queues),
-    ("webhook", _check_webhook),
-    ("profiles", _check_profiles),
+    _check_settings,
+    _check_leases,
+    _check_store,
+    _check_queues,
+    _check_webhook,
+    _check_profiles,
 )

@@ -33,11 +33,13 @@ with an error, and lists it more than 30 seconds later. (With `writer_seconds` b
 time is half of that.)
 """
 
+import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from holdfast.chat import events as cv
+from holdfast.chat.batching import LockedTurn, WrittenTurn
 from holdfast.chat.errors import (
     AuthenticationFailed,
     LockLost,
@@ -46,7 +48,6 @@ from holdfast.chat.errors import (
     SendUnclear,
     TransientError,
 )
-from holdfast.chat.merging import split_text
 from holdfast.chat.model import digest_texts
 from holdfast.chat.outbox import (
     Outbox,
@@ -58,7 +59,6 @@ from holdfast.chat.outbox import (
 )
 from holdfast.chat.ports import ReplyPart, ReplySender, Secret
 from holdfast.chat.replies import ReplyStep
-from holdfast.chat.turn_state import LockedTurn, WrittenTurn
 from holdfast.errors import StoreUnavailable
 
 _MAX_SENDS = 5  # unclear sends of one part in a row
@@ -261,3 +261,64 @@ def _list_earlier_sids(written: WrittenTurn) -> list[str]:
     earlier = [message for message in conversation.messages if message.role == "assistant"]
     sids = [str(sid) for message in earlier for sid in message.details.get("sids", ())]
     return [conversation.last_assistant_message_sid, *sids]
+
+
+# -- the parts
+
+
+def split_text(text: str, max_units: int) -> list[str]:
+    """Split `text` into parts of at most `max_units` UTF-16 units, as providers count them.
+
+    The cut is after a paragraph, a line, a sentence or a word if there is one in the second
+    half of a part. It is never between a letter and its accents, or inside an emoji that
+    consists of several characters.
+    """
+    parts = []
+    rest = text.strip()
+    while _count_units(rest) > max_units:
+        cut = _find_cut(rest, _count_fitting(rest, max_units))
+        parts.append(rest[:cut].rstrip())
+        rest = rest[cut:].lstrip()
+    return [part for part in (*parts, rest) if part]
+
+
+def _count_units(text: str) -> int:
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _count_fitting(text: str, max_units: int) -> int:
+    """Return how many characters of `text` fit."""
+    units = 0
+    for index, letter in enumerate(text):
+        units += 2 if ord(letter) > 0xFFFF else 1
+        if units > max_units:
+            return index
+    return len(text)
+
+
+def _find_cut(text: str, max_length: int) -> int:
+    for mark in ("\n\n", "\n", ". ", "! ", "? ", " "):
+        position = text.rfind(mark, max_length // 2, max_length)
+        if position > 0:
+            return position + len(mark)
+    cut = max_length
+    while cut > max_length // 2 and _is_joined(text[cut - 1], text[cut]):
+        cut -= 1
+    return max(1, cut)
+
+
+_ZERO_WIDTH_JOINER = "\u200d"
+
+
+def _is_joined(before: str, after: str) -> bool:
+    """Check whether a reader sees these two characters as one."""
+    if _ZERO_WIDTH_JOINER in (before, after) or "\ufe00" <= after <= "\ufe0f":
+        return True
+    if _is_flag(before) and _is_flag(after):
+        return True
+    skin = "\U0001f3fb" <= after <= "\U0001f3ff"
+    return skin or unicodedata.combining(after) != 0
+
+
+def _is_flag(letter: str) -> bool:
+    return "\U0001f1e6" <= letter <= "\U0001f1ff"

@@ -1,8 +1,14 @@
-"""The decisions of an operator: about parked batches, and about who answers a conversation."""
+"""The decisions of an operator: about parked batches, and about who answers a conversation.
+
+Also the texts that the command line and the web console show. Phone numbers and addresses are
+masked, because screens are shared, filmed and pasted into tickets.
+"""
+
+import re
 
 from holdfast.chat.actor import ConversationActor, release_on_error
+from holdfast.chat.batching import merge_texts, sort_fragments
 from holdfast.chat.errors import ParkedNotFound, PermanentError, TransientError
-from holdfast.chat.merging import merge_texts, sort_fragments
 from holdfast.chat.model import (
     Conversation,
     ConversationKey,
@@ -10,12 +16,15 @@ from holdfast.chat.model import (
     HistoryMessage,
     LockAcquired,
     ParkedBatch,
+    Staged,
     Status,
     Turn,
+    redact_id,
 )
 from holdfast.chat.outbox import SentPart, WriterAnswer, WritingReply
 
 _OWNER = "a person"
+_NUMBER = re.compile(r"\+?\d[\d ().\-/]{5,}\d")
 
 
 class Operator(ConversationActor):
@@ -121,3 +130,42 @@ def _build_turn(
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.completion_tokens,
     )
+
+
+# -- texts about conversations
+
+
+def mask_address(address: str) -> str:
+    """Return whatsapp:+49…89 or a…@example.org. Text that is not a number stays."""
+    name, at, host = address.rpartition("@")
+    if at:
+        return f"{name[:1]}…@{host}"
+    return _NUMBER.sub(lambda number: f"{number[0][:3]}…{number[0][-2:]}", address)
+
+
+def format_status(conversation: Conversation, now: float) -> str:
+    """Return the conversation's status."""
+    if conversation.status != Status.PROCESSING:
+        return conversation.status or "new"
+    if conversation.is_locked(now):
+        return "being answered"
+    return "interrupted; the next trigger takes over"
+
+
+def format_body(staged: Staged) -> str:
+    """Return the text of a staged message, with the kinds of its media."""
+    if not isinstance(staged, Fragment):
+        return f"(cannot be read: {staged.problem})"
+    media = "".join(f" [{kind}]" for kind in staged.media)
+    return f"{staged.body}{media}"
+
+
+def get_received_at(staged: Staged) -> float:
+    """Return when a staged message was received, or 0 if it cannot be read."""
+    return staged.received_at if isinstance(staged, Fragment) else 0.0
+
+
+def has_id_prefix(conversation: Conversation, name: str) -> bool:
+    """Return whether the id begins with `name`, as stored or as lists show it redacted."""
+    known = conversation.key.conversation_id
+    return bool(name) and (known.startswith(name) or redact_id(known).startswith(name))

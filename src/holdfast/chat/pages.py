@@ -20,13 +20,6 @@ from starlette.responses import RedirectResponse, Response
 
 from holdfast.chat.building import ChatApp, build_chat
 from holdfast.chat.errors import ParkedNotFound
-from holdfast.chat.formatting import (
-    format_body,
-    format_status,
-    get_received_at,
-    has_id_prefix,
-    mask_address,
-)
 from holdfast.chat.model import (
     Conversation,
     ConversationKey,
@@ -35,7 +28,14 @@ from holdfast.chat.model import (
     digest_texts,
     redact_id,
 )
-from holdfast.chat.operator import Operator
+from holdfast.chat.operator import (
+    Operator,
+    format_body,
+    format_status,
+    get_received_at,
+    has_id_prefix,
+    mask_address,
+)
 from holdfast.chat.outbox import Outbox, get_answer, get_outbox_state
 from holdfast.chat.ports import ConversationStore
 from holdfast.errors import HoldfastError
@@ -119,11 +119,18 @@ class ConversationPages:
     """The views of one store of conversations, which is opened with the first read."""
 
     section, title = "conversations", "Conversations"
-    package, parts = "holdfast.chat.pages", "chat_parts.html"
+    package, parts = "holdfast.chat", "chat_parts.html"
     names: ClassVar[Mapping[str, Any]] = {
+        "format_body": format_body,
         "format_status": format_status,
+        "get_answer": get_answer,
         "get_outbox_state": get_outbox_state,
+        "get_received_at": get_received_at,
+        "has_answer": has_answer,
         "mask_address": mask_address,
+        "max_characters": MAX_TEXT_CHARACTERS,
+        "max_waiting": MAX_WAITING,
+        "page_rows": PAGE_ROWS,
         "redact_id": redact_id,
     }
 
@@ -223,18 +230,11 @@ class ConversationPages:
         status: int = 200,
     ) -> Page:
         wanted = request is not None and request.query_params.get("texts") == "1"
-        more = {
-            "format_body": format_body,
-            "get_answer": get_answer,
-            "get_received_at": get_received_at,
-            "has_answer": has_answer,
+        shown = {
             "make_reference": self.remember,
-            "max_characters": MAX_TEXT_CHARACTERS,
-            "max_waiting": MAX_WAITING,
-            "page_rows": PAGE_ROWS,
             "show_texts": wanted and self._console.show_bodies,
         }
-        return Page(template, {**more, **context}, status)
+        return Page(template, {**shown, **context}, status)
 
     # -- reads
 

@@ -20,12 +20,20 @@ from contextlib import suppress
 
 from holdfast.chat import events as cv
 from holdfast.chat.actor import ConversationActor, ConversationLocks, Queues
-from holdfast.chat.batching import BatchCollector
+from holdfast.chat.batching import (
+    BatchCollector,
+    BatchedTurn,
+    EmptyBatch,
+    LockedTurn,
+    StillTyping,
+    WrittenTurn,
+)
 from holdfast.chat.delivery import ReplyDelivery
 from holdfast.chat.errors import LockLost, PermanentError, SendUnclear, TransientError
 from holdfast.chat.messages import Trigger
 from holdfast.chat.model import (
     ConversationNotFound,
+    ConversationPolicy,
     HistoryMessage,
     LockAcquired,
     LockHeld,
@@ -33,24 +41,16 @@ from holdfast.chat.model import (
     Turn,
 )
 from holdfast.chat.outbox import SentReply, get_outbox_state
-from holdfast.chat.policy import ConversationPolicy
 from holdfast.chat.ports import ConversationStore, ProviderSource
 from holdfast.chat.replies import ProviderResolver, ReplyPipeline
-from holdfast.chat.turn_state import (
-    BatchedTurn,
-    EmptyBatch,
-    LockedTurn,
-    StillTyping,
-    WrittenTurn,
-)
 from holdfast.errors import LeaseLost, QueueUnavailable, StoreUnavailable
 from holdfast.events import Events
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.lease.lease import Lease
-from holdfast.worker.context import Context
 from holdfast.worker.handler import Result
 from holdfast.worker.outcome import Done, GiveBack, Retry
+from holdfast.worker.runner import Context
 
 _TRANSIENT = (TransientError, SendUnclear, StoreUnavailable, QueueUnavailable)
 

@@ -7,10 +7,10 @@ PRODUCT = Product(
     help="Answer customers' messages in batches: each batch once, by a writer or a person.",
     panel="Chat",
     commands={
-        "send": ("holdfast.chat.commands.send:send", "Work"),
+        "send": ("holdfast.chat.commands.conversations:send", "Work"),
         "work": ("holdfast.chat.commands.work:work", "Work"),
-        "show": ("holdfast.chat.commands.inspect:show", "Inspect"),
-        "outbox": ("holdfast.chat.commands.inspect:outbox", "Inspect"),
+        "show": ("holdfast.chat.commands.conversations:show", "Inspect"),
+        "outbox": ("holdfast.chat.commands.conversations:outbox", "Inspect"),
         "parked": ("holdfast.chat.commands.maintenance:parked", "Operate"),
         "assign": ("holdfast.chat.commands.maintenance:assign", "Operate"),
         "sweep": ("holdfast.chat.commands.maintenance:sweep", "Maintain"),
@@ -21,7 +21,7 @@ PRODUCT = Product(
     store="chat",
     store_kind="holdfast.chat.checks:CONVERSATION_STORE",
     checks={"chat": "holdfast.chat.checks:examine_conversations"},
-    pages="holdfast.chat.pages.conversations:ConversationPages",
+    pages="holdfast.chat.pages:ConversationPages",
     metrics="holdfast.chat.metrics:METRICS",
-    spans="holdfast.chat.spans:ReplySpans",
+    spans="holdfast.chat.metrics:make_reply_spans",
 )

@@ -8,20 +8,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.chat import events as cv
+from holdfast.chat.batching import (
+    BatchedTurn,
+    LockedTurn,
+    WrittenTurn,
+)
 from holdfast.chat.errors import (
     AuthenticationFailed,
     PermanentError,
     ThreadGone,
     TransientError,
 )
-from holdfast.chat.model import ConversationKey
+from holdfast.chat.model import ConversationKey, ConversationPolicy
 from holdfast.chat.outbox import (
     Outbox,
     PreparedReply,
     WriterAnswer,
     WritingReply,
 )
-from holdfast.chat.policy import ConversationPolicy
 from holdfast.chat.ports import (
     NO_SECRET,
     ConversationStore,
@@ -30,11 +34,6 @@ from holdfast.chat.ports import (
     ReplySender,
     ReplyWriter,
     Secret,
-)
-from holdfast.chat.turn_state import (
-    BatchedTurn,
-    LockedTurn,
-    WrittenTurn,
 )
 from holdfast.events import Events
 from holdfast.lease.clock import Clock

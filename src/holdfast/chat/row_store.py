@@ -32,7 +32,9 @@ from holdfast.chat.ports import ConversationStore
 from holdfast.chat.rows import row_from_key
 from holdfast.errors import StoreUnavailable
 from holdfast.lease.clock import Clock
-from holdfast.store.rows import Row, RowDatabase, Rows
+from holdfast.store.rows import Row
+from holdfast.store.sqlite.database import Database
+from holdfast.store.sqlite.rows import RowConnection
 
 _MAX_SEQ = 2**63 - 1
 
@@ -56,7 +58,7 @@ class RowConversationStore(ConversationStore):
     `clock` gives `updated_at` where the caller passes no time.
     """
 
-    def __init__(self, database: RowDatabase, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock) -> None:
         self._database, self._clock = database, clock
 
     def close(self) -> None:
@@ -298,14 +300,14 @@ class RowConversationStore(ConversationStore):
 # -- the rows of one conversation, within the caller's transaction
 
 
-def _find(rows: Rows, key: ConversationKey) -> StoredConversation | None:
+def _find(rows: RowConnection, key: ConversationKey) -> StoredConversation | None:
     for row in rows.select("conversations", row_from_key(key)):
         conversation = row_values.conversation_from_row(row)
         return StoredConversation(row["conversation_no"], row["lock_owner"], conversation)
     return None
 
 
-def _require_held(rows: Rows, grant: LockGrant) -> StoredConversation:
+def _require_held(rows: RowConnection, grant: LockGrant) -> StoredConversation:
     """Return the conversation whose lock this grant holds. Raises LockLost."""
     stored = _find(rows, grant.key)
     if stored is None or not rules.has_lock(grant, stored.conversation, stored.owner):
@@ -331,13 +333,15 @@ def _build_lock_lost_error() -> LockLost:
     return LockLost("this grant no longer holds the lock of the conversation")
 
 
-def _update(rows: Rows, stored: StoredConversation, after: Conversation, **owner: str) -> None:
+def _update(
+    rows: RowConnection, stored: StoredConversation, after: Conversation, **owner: str
+) -> None:
     """Write the columns that changed, and the lock's owner if one is given."""
     if changes := row_values.find_changes(stored.conversation, after) | owner:
         rows.update("conversations", [(changes, {"conversation_no": stored.number})])
 
 
-def _find_window(rows: Rows, conversation_id: str) -> Window | None:
+def _find_window(rows: RowConnection, conversation_id: str) -> Window | None:
     for row in rows.select("windows", {"conversation_id": conversation_id}):
         return row_values.window_from_row(row)
     return None
@@ -354,7 +358,9 @@ def _match_sids(key: ConversationKey, sids: Collection[str]) -> list[dict[str, A
     return [{**row_from_key(key), "message_sid": sid} for sid in sids]
 
 
-def _find_processed(rows: Rows, key: ConversationKey, sids: Collection[str]) -> set[str]:
+def _find_processed(
+    rows: RowConnection, key: ConversationKey, sids: Collection[str]
+) -> set[str]:
     """Return those of the sids that were answered or parked already."""
     return {
         where["message_sid"]
@@ -364,7 +370,7 @@ def _find_processed(rows: Rows, key: ConversationKey, sids: Collection[str]) -> 
 
 
 def _mark_processed(
-    rows: Rows, key: ConversationKey, sids: Collection[str], until: float
+    rows: RowConnection, key: ConversationKey, sids: Collection[str], until: float
 ) -> None:
     """Mark these messages as processed and remove their staged rows."""
     marks = [{**where, "expires_at": until} for where in _match_sids(key, sids)]
@@ -372,7 +378,7 @@ def _mark_processed(
     _delete_staged(rows, key.conversation_id, sids)
 
 
-def _delete_staged(rows: Rows, conversation_id: str, sids: Collection[str]) -> None:
+def _delete_staged(rows: RowConnection, conversation_id: str, sids: Collection[str]) -> None:
     wheres = [{"conversation_id": conversation_id, "message_sid": sid} for sid in sids]
     rows.delete("stage", wheres)
 
@@ -381,7 +387,7 @@ def _delete_staged(rows: Rows, conversation_id: str, sids: Collection[str]) -> N
 
 
 def _remove_parked(
-    rows: Rows, parked_id: str, key: ConversationKey | None = None
+    rows: RowConnection, parked_id: str, key: ConversationKey | None = None
 ) -> ParkedBatch:
     """Remove and return a parked batch, of this conversation if a key is given.
 

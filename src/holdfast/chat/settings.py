@@ -9,8 +9,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from holdfast.chat.model import Channel
-from holdfast.chat.policy import ConversationPolicy, ConversationProfile, Doubt
+from holdfast.chat.model import Channel, ConversationPolicy, ConversationProfile, Doubt
 from holdfast.errors import ConfigError
 from holdfast.queues.settings import SqsSettings
 from holdfast.settings import Settings, read_settings

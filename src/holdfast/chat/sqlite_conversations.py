@@ -7,8 +7,7 @@ from holdfast.chat.model import ConversationKey, WaitingConversation
 from holdfast.chat.row_store import RowConversationStore
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.store.sqlite.connection import Durability, Schema
-from holdfast.store.sqlite.database import Database
-from holdfast.store.sqlite.memory import MemoryDatabase
+from holdfast.store.sqlite.database import Database, MemoryDatabase
 from holdfast.store.sqlite.rows import RowConnection
 
 # Processed and parked messages refer to their conversation by its key, because it need not

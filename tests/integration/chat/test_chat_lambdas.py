@@ -1,44 +1,226 @@
 """The three functions of conversations, each called as Lambda calls it, on moto: what they
 answer, what they store, and what they never tell (MS-24, I-MS-8, I-MS-9)."""
 
+import hmac
 import json
 import logging
+import re
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from threading import enumerate as enumerate_threads
 from threading import stack_size
 from traceback import format_exception
 from typing import Any
+from urllib.parse import urlencode
 
+import boto3
 import pytest
+from botocore.client import BaseClient
+from moto import mock_aws
 
 from holdfast.aws.lambdas.batch import EntryPoint
+from holdfast.chat.dynamodb import DynamoDBConversations, create_tables
 from holdfast.chat.errors import TransientError
-from holdfast.chat.lambdas.runtime import ChatRuntime, source_settings
+from holdfast.chat.lambdas import ChatRuntime, source_settings
 from holdfast.chat.lambdas.webhook import StagingFunction
 from holdfast.chat.messages import Trigger
+from holdfast.chat.model import Conversation, ConversationKey, digest_texts
 from holdfast.errors import HoldfastError, QueueUnavailable, StoreUnavailable
-from support.chat.chat_environment import (
-    INTERNAL,
-    SHOP,
-    TOKEN,
-    Place,
-    TimeLeft,
-    place,
-    post,
-    signature_of,
-)
+from holdfast.lease.clock import SYSTEM_CLOCK
+from support.aws.event_source import LambdaContext, delete_records, receive_event
+from support.paths import ROOT
 from support.telemetry.emf_lines import find_lines, get_labels, get_values
+
+TOKEN = "canary-twilio-token"
+SHOP = "whatsapp:+4930999888"
+WEBHOOK = "https://chat.example.org/twilio"  # the URL configured at Twilio, in front of …
+INTERNAL = "abc.lambda-url.example.com"
+SECRET = {"account_sid": "AC123", "auth_token": TOKEN}
+QUEUES = ("dead", "whatsapp", "sms", "email", "inbound")
+_POLICY = {
+    "deadLetterTargetArn": "arn:aws:sqs:us-east-1:123456789012:dead",
+    "maxReceiveCount": "20",
+}
+REDRIVEN = {"RedrivePolicy": json.dumps(_POLICY), "VisibilityTimeout": "3600"}
+PAGE = (ROOT / "docs/how-to/answer-customers.md").read_text()
+
+
+# -- the environment of the functions, on moto in this process
+
+
+def time_left(seconds: float = 900.0) -> LambdaContext:
+    return LambdaContext(SYSTEM_CLOCK, seconds)
+
+
+def failed(answer: Any) -> list[str]:
+    return [item["itemIdentifier"] for item in answer["batchItemFailures"]]
+
+
+def signature_of(data: dict[str, str], url: str = WEBHOOK, token: str = TOKEN) -> str:
+    """Sign as Twilio's documentation describes it, without its library."""
+    signed = url + "".join(name + data[name] for name in sorted(data))
+    return b64encode(hmac.digest(token.encode(), signed.encode(), "sha1")).decode()
+
+
+def post(
+    data: dict[str, str],
+    *,
+    signature: str | None = None,
+    body: str | None = None,
+    base64: bool = False,
+    path: str = "/twilio",
+    query: str = "",
+    content_type: str = "application/x-www-form-urlencoded; charset=UTF-8",
+) -> dict[str, Any]:
+    """Return a POST as an HTTP API or a function URL passes it to Lambda."""
+    text = urlencode(data) if body is None else body
+    return {
+        "version": "2.0",
+        "rawPath": path,
+        "rawQueryString": query,
+        "headers": {
+            "content-type": content_type,
+            "host": INTERNAL,
+            "x-twilio-signature": signature_of(data) if signature is None else signature,
+        },
+        "requestContext": {
+            "domainName": INTERNAL,
+            "http": {"method": "POST", "path": path},
+        },
+        "body": b64encode(text.encode()).decode() if base64 else text,
+        "isBase64Encoded": base64,
+    }
+
+
+@dataclass
+class Place:
+    """Tables, queues and the secret.
+
+    `env` is the environment of the functions. After `begin`, `customer` is used by no other
+    test.
+    """
+
+    sqs: Any
+    dynamodb: Any
+    secrets: Any
+    env: dict[str, str]
+    number: int = 4915112340000
+
+    def begin(self) -> None:
+        """Start with empty queues, a new customer and the usual token."""
+        self.number += 1
+        for name in QUEUES:
+            self.delete(self.receive(name))
+        self.rotate(TOKEN)
+
+    @property
+    def customer(self) -> str:
+        return f"whatsapp:+{self.number}"
+
+    @property
+    def key(self) -> ConversationKey:
+        return ConversationKey(self.customer, digest_texts(SHOP, self.customer))
+
+    def form(self, sid: str = "SM1", **fields: str) -> dict[str, str]:
+        """Return a form as Twilio sends it, with used and unused fields."""
+        usual = {
+            "MessageSid": sid,
+            "From": self.customer,
+            "To": SHOP,
+            "Body": "hello",
+            "NumMedia": "0",
+            "AccountSid": "AC123",
+            "ProfileName": "Ada",
+        }
+        return usual | fields
+
+    @property
+    def store(self) -> DynamoDBConversations:
+        return DynamoDBConversations(client=self.dynamodb)
+
+    def conversation(self) -> Conversation | None:
+        return self.store.get(self.key)
+
+    def staged(self) -> list[str]:
+        return sorted(
+            record.message_sid for record in self.store.staged(self.key.conversation_id)
+        )
+
+    def sent(self) -> list[str]:
+        """Return the replies to the customer in the outbox, in order."""
+        folder = Path(self.env["HOLDFAST_CHAT_OUTBOX"])
+        texts = (file.read_text() for file in sorted(folder.rglob("*")) if file.is_file())
+        return [text for text in texts if str(self.number) in text]
+
+    def rotate(self, token: str) -> None:
+        text = json.dumps(SECRET | {"auth_token": token})
+        self.secrets.put_secret_value(SecretId="twilio", SecretString=text)
+
+    def url(self, name: str) -> str:
+        return str(self.sqs.get_queue_url(QueueName=name)["QueueUrl"])
+
+    def send(self, body: str, queue: str = "whatsapp") -> None:
+        self.sqs.send_message(QueueUrl=self.url(queue), MessageBody=body)
+
+    def receive(self, queue: str = "whatsapp") -> dict[str, Any]:
+        """Return an event with all visible messages, like an event source mapping."""
+        return receive_event(self.sqs, self.url(queue))
+
+    def invoke(self, function: Any, event: dict[str, Any], seconds: float = 900) -> list[str]:
+        """Invoke the function, delete what did not fail, and return the failures."""
+        answer = function(event, time_left(seconds))
+        assert set(answer) == {"batchItemFailures"}
+        failures = failed(answer)
+        self.delete(event, keep=failures)
+        return failures
+
+    def delete(self, event: dict[str, Any], keep: Iterable[str] = ()) -> None:
+        for record in event["Records"][:1]:  # all are from one queue
+            url = self.url(record["eventSourceARN"].rpartition(":")[2])
+            delete_records(self.sqs, url, event, keep)
+
+    def count(self, queue: str) -> int:
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        answer = self.sqs.get_queue_attributes(QueueUrl=self.url(queue), AttributeNames=names)
+        return sum(int(answer["Attributes"][name]) for name in names)
+
+
+def make_environment(outbox: str) -> dict[str, str]:
+    channel = {"provider": "outbox", "whatsapp_credentials_id": "twilio"}
+    profile = {"channel_config": channel, "ai_config": {"provider": "echo"}}
+    return {
+        "HOLDFAST_CHAT_STORE": "dynamodb:",
+        "HOLDFAST_CHAT_WHATSAPP_QUEUE": "sqs:whatsapp",
+        "HOLDFAST_CHAT_SMS_QUEUE": "sqs:sms",
+        "HOLDFAST_CHAT_EMAIL_QUEUE": "sqs:email",
+        "HOLDFAST_CHAT_INBOUND_QUEUE": "sqs:inbound",
+        "HOLDFAST_CHAT_TWILIO_SECRET": "twilio",
+        "HOLDFAST_CHAT_WEBHOOK_URL": WEBHOOK,
+        "HOLDFAST_CHAT_PROFILES": json.dumps({"*": profile}),
+        "HOLDFAST_CHAT_OUTBOX": outbox,
+        "HOLDFAST_CHAT_WINDOW_SECONDS": "0",
+        "HOLDFAST_CHAT_QUIET_SECONDS": "0",
+        "HOLDFAST_CHAT_MAX_WAIT_SECONDS": "0",
+    }
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with pytest.MonkeyPatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched, mock_aws():
         patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        with place(str(tmp_path_factory.mktemp("outbox"))) as row:
-            yield row
+        clients = (boto3.client(name) for name in ("sqs", "dynamodb", "secretsmanager"))
+        place = Place(*clients, env=make_environment(str(tmp_path_factory.mktemp("outbox"))))
+        create_tables(place.dynamodb)
+        for name in QUEUES:
+            attributes = {"VisibilityTimeout": "0"} if name == "dead" else REDRIVEN
+            place.sqs.create_queue(QueueName=name, Attributes=attributes)
+        place.secrets.create_secret(Name="twilio", SecretString=json.dumps(SECRET))
+        yield place
 
 
 @pytest.fixture
@@ -59,10 +241,6 @@ def staging(world: Place) -> StagingFunction:
 
 def status(function: StagingFunction, event: Any) -> int:
     return int(function(event, None)["statusCode"])
-
-
-def failed(answer: Any) -> list[str]:
-    return [item["itemIdentifier"] for item in answer["batchItemFailures"]]
 
 
 def read_logs(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> str:
@@ -320,7 +498,7 @@ def test_a_whole_turn_leaves_one_reply_and_no_failure(
     for sid, body in (("SM1", "one"), ("SM2", "two")):
         assert status(staging, post(around.form(sid, Body=body))) == 200
     event = around.receive()
-    assert messaging(event, TimeLeft()) == {"batchItemFailures": []}
+    assert messaging(event, time_left()) == {"batchItemFailures": []}
     [user, assistant] = around.store.history(around.key)
     assert user.body == "one\ntwo"
     assert "one\ntwo" in assistant.body
@@ -336,7 +514,7 @@ def test_a_function_without_threads_reports_its_records_and_locks_nothing(
     event = around.receive()
     before = stack_size(1 << 46)  # no machine has this much memory, so no thread can start
     try:
-        failures = failed(messaging(event, TimeLeft()))
+        failures = failed(messaging(event, time_left()))
     finally:
         stack_size(before)
     assert failures == [item["messageId"] for item in event["Records"]]
@@ -354,7 +532,7 @@ def test_between_two_events_no_thread_is_left(
     before = set(enumerate_threads())
     for sid in ("SM1", "SM2"):
         staging(post(around.form(sid)), None)
-        assert messaging(around.receive(), TimeLeft()) == {"batchItemFailures": []}
+        assert messaging(around.receive(), time_left()) == {"batchItemFailures": []}
         assert set(enumerate_threads()) <= before
         # An earlier test may have left a keeper behind, which would then be in `before`.
         assert "holdfast-keeper" not in {thread.name for thread in enumerate_threads()}
@@ -474,9 +652,9 @@ def test_whatever_comes_only_ids_of_its_records_are_answered_and_each_once(
     messaging: EntryPoint, staging: StagingFunction, event: Any
 ) -> None:
     ids = {"a", "b"} & set(json.dumps(event).split('"'))
-    answers = [messaging(event, TimeLeft())]
+    answers = [messaging(event, time_left())]
     if isinstance(event, dict) and "Records" in event:
-        answers.append(staging(event, TimeLeft()))
+        answers.append(staging(event, time_left()))
     for answer in answers:
         assert sorted(failed(answer)) == sorted(ids)
 
@@ -509,7 +687,7 @@ def test_nothing_is_put_together_before_the_first_event(
         assert status(handler, post(around.form())) == 503
         assert "HOLDFAST_CHAT_LOCK_SECONDS" in read_logs(capsys, caplog)
     else:
-        assert failed(handler({"Records": [{"messageId": "a"}]}, TimeLeft())) == ["a"]
+        assert failed(handler({"Records": [{"messageId": "a"}]}, time_left())) == ["a"]
         assert "HOLDFAST_CHAT_LOCK_SECONDS" in caplog.text
 
 
@@ -521,7 +699,7 @@ def test_a_sweep_replaces_a_lost_trigger_and_returns_its_counts(around: Place) -
     chat = ChatRuntime(around.env | soon)
     assert status(StagingFunction(chat), post(around.form())) == 200
     around.receive()  # lost
-    counts = chat.sweep({"source": "aws.scheduler"}, TimeLeft())
+    counts = chat.sweep({"source": "aws.scheduler"}, time_left())
     assert set(counts) == {"waiting", "triggered", "parked", "oldest_seconds"}
     assert counts["triggered"] >= 1
     bodies = [json.loads(item["body"]) for item in around.receive()["Records"]]
@@ -614,8 +792,8 @@ def test_an_unexpected_error_is_logged_by_its_type_only(capsys: Any, caplog: Any
     chat = Broken({})
     assert status(StagingFunction(chat), post({"Body": "canary"})) == 503
     event = {"Records": [{"messageId": "a"}]}
-    assert failed(chat.answer_batch(event, TimeLeft())) == ["a"]
-    assert failed(StagingFunction(chat)(event, TimeLeft())) == ["a"]
+    assert failed(chat.answer_batch(event, time_left())) == ["a"]
+    assert failed(StagingFunction(chat)(event, time_left())) == ["a"]
     with pytest.raises(HoldfastError) as raised:
         chat.sweep({}, None)
     printed = "".join(format_exception(raised.value))  # as Lambda's runtime prints it
@@ -666,3 +844,84 @@ def test_each_function_writes_the_metrics_that_the_environment_asks_for(
     [swept] = find_lines(capsys.readouterr().out)
     assert get_values(swept)["chat.waiting"] >= 1  # other tests leave some waiting
     assert set(enumerate_threads()) - before == set()
+
+
+# -- permissions
+
+
+def test_every_call_of_the_functions_is_in_the_policy(around: Place) -> None:
+    with record_actions() as calls:
+        run_everything(around)
+    *_, policy = re.findall(r"^```json\n(.*?)^```", PAGE, re.M | re.S)
+    allowed = {action for item in json.loads(policy)["Statement"] for action in item["Action"]}
+    assert calls
+    assert calls - allowed == set()
+    # This is used only for larger batches, which are parked in parts.
+    assert allowed - calls <= {"dynamodb:ConditionCheckItem"}
+
+
+def run_everything(around: Place) -> None:
+    chat = ChatRuntime(around.env | {"HOLDFAST_CHAT_GRACE_SECONDS": "0.001"})
+    staging, messaging = StagingFunction(chat), chat.answer_batch
+    for sid in ("SM1", "SM2"):
+        assert staging(post(around.form(sid)), None)["statusCode"] == 200
+    around.send("no JSON")
+    event = around.receive()
+    with count_calls():
+        messaging(event, None)
+        assert staging(post(around.form("SM1")), None)["statusCode"] == 200  # once more
+    event = around.receive()
+    with count_calls():
+        messaging(event, None)
+        no_profiles = {"HOLDFAST_CHAT_PROFILES": "{}"}
+        StagingFunction(ChatRuntime(around.env | no_profiles))(
+            post(around.form(From="+4915777")), None
+        )
+    event = around.receive("sms")
+    with count_calls():
+        messaging(event, None)
+        staging(post(around.form("SM3")), None)
+        chat.sweep({}, None)
+    around.send(json.dumps({"message_sid": "SM4"}), "inbound")
+    event = around.receive("inbound")
+    with count_calls():
+        staging(event, None)
+
+
+_counting: list[bool] = []
+
+
+@contextmanager
+def count_calls() -> Iterator[None]:
+    """Count the calls in this block, which the functions make."""
+    _counting.append(True)
+    try:
+        yield
+    finally:
+        _counting.pop()
+
+
+@contextmanager
+def record_actions() -> Iterator[set[str]]:
+    """Record the IAM actions of the calls that botocore makes."""
+    seen: set[str] = set()
+    call = BaseClient._make_api_call
+
+    def noted(self: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        if _counting:
+            service = self.meta.service_model.service_name
+            seen.update(f"{service}:{action}" for action in _actions(operation, arguments))
+        return call(self, operation, arguments)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(BaseClient, "_make_api_call", noted)
+        yield seen
+
+
+def _actions(operation: str, arguments: dict[str, Any]) -> set[str]:
+    """A transaction needs the permissions of its parts, and an SQS batch that of one call."""
+    if operation == "TransactWriteItems":
+        kinds = {kind for item in arguments["TransactItems"] for kind in item}
+        return {f"{kind}Item" for kind in kinds}
+    sqs = ("ChangeMessageVisibilityBatch", "DeleteMessageBatch", "SendMessageBatch")
+    return {operation.removesuffix("Batch") if operation in sqs else operation}

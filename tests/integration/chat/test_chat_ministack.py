@@ -17,14 +17,15 @@ from twilio.request_validator import RequestValidator
 
 from holdfast.chat.dynamodb import DynamoDBConversations, create_tables
 from holdfast.chat.model import Conversation, ConversationKey, digest_texts
-from support.aws.ministack_functions import create_function, eventually, map_event_source
-from support.vendors.server import Fault, VendorServer
+from support.vendors import Fault, VendorServer
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from support.ministack_server import Ministack
 
 pytest_plugins = ["support.ministack_server"]
 
+SECONDS = 90  # for what functions do
 TOKEN = "a-token-of-twilio"
 WEBHOOK = "https://chat.example.org/twilio"
 SHOP, HELPDESK = "whatsapp:+4930111", "whatsapp:+4930222"
@@ -140,7 +141,7 @@ def _env(name: str, vendors: VendorServer) -> dict[str, str]:
 
 def _staging(stack: "Ministack", name: str, env: dict[str, str]) -> str:
     function = f"{name}-staging"
-    create_function(stack, function, "holdfast.lambdas.staging.handler", env)
+    stack.create_function(function, "holdfast.lambdas.staging.handler", env)
     config = stack.client("lambda").create_function_url_config(
         FunctionName=function, AuthType="NONE"
     )
@@ -150,9 +151,9 @@ def _staging(stack: "Ministack", name: str, env: dict[str, str]) -> str:
 
 def _messaging(stack: "Ministack", name: str, env: dict[str, str], arns: list[str]) -> None:
     function = f"{name}-messaging"
-    create_function(stack, function, "holdfast.lambdas.messaging.handler", env)
+    stack.create_function(function, "holdfast.lambdas.messaging.handler", env)
     for arn in arns:
-        map_event_source(stack, function, arn)
+        stack.map_event_source(function, arn)
 
 
 def customer_of(number: str, to: str) -> tuple[str, ConversationKey]:
@@ -181,7 +182,7 @@ def test_three_quick_messages_get_one_reply_and_leave_nothing_behind(
     began_at = time.monotonic()
     for number, body in enumerate(("one", "two", "three"), 1):
         assert deployment.post(f"SM{number}", body, customer, SHOP) == 200
-    eventually(lambda: deployment.conversation(key).status == "reply_sent")
+    wait_until(lambda: deployment.conversation(key).status == "reply_sent", SECONDS)
 
     assert time.monotonic() - began_at >= WINDOW_SECONDS
     assert deployment.vendors.books.sent() == ["You said: one\ntwo\nthree"]
@@ -197,7 +198,7 @@ def test_three_quick_messages_get_one_reply_and_leave_nothing_behind(
     row = deployment.conversation(key)
     assert row.last_assistant_message_sid == assistant.message_sid == message["sid"]
     assert row.outbox is None
-    eventually(lambda: deployment.left() == 0)
+    wait_until(lambda: deployment.left() == 0, SECONDS)
 
 
 @pytest.mark.requirement("R002-047")
@@ -216,7 +217,7 @@ def test_a_reply_that_was_throttled_and_then_unanswered_goes_out_once(
     customer, key = customer_of("100002", HELPDESK)
 
     assert deployment.post("SM9", "are you there?", customer, HELPDESK) == 200
-    eventually(lambda: deployment.conversation(key).status == "reply_sent")
+    wait_until(lambda: deployment.conversation(key).status == "reply_sent", SECONDS)
 
     [message] = books.messages[sent_before:]
     assert message["body"] == "Re: are you there?"
@@ -229,4 +230,4 @@ def test_a_reply_that_was_throttled_and_then_unanswered_goes_out_once(
     assert row.thread_id in books.conversations
     assert (row.prompt_tokens, row.completion_tokens) == (3, 4)
     assert deployment.store.staged(key.conversation_id) == []
-    eventually(lambda: deployment.left() == 0)
+    wait_until(lambda: deployment.left() == 0, SECONDS)

@@ -16,8 +16,8 @@ from holdfast.errors import StoreUnavailable
 from holdfast.testing import ManualClock
 from holdfast.worker.handler import Result
 from holdfast.worker.outcome import Done, Retry
-from support.chat.in_memory_chat import AI_CONFIG, Ground
-from support.vendors.server import Fault, VendorServer
+from support.chat.application import AI_CONFIG, Ground
+from support.vendors import Fault, VendorServer
 
 KEY = ConversationKey("+491510000001", "c")
 CREATED, NOT_CREATED = Fault(status=500, acted=True), Fault(status=503)

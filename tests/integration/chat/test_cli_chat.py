@@ -10,10 +10,11 @@ import pytest
 from moto import mock_aws
 
 from holdfast.chat.messages import Inbound
-from holdfast.cli.commands import CommandTable
+from holdfast.cli.main import CommandTable
 from holdfast.queues.opening import open_queue
-from support.cli.commands import Cli, Ran, eventually, require_one_line
+from support.cli.commands import Cli, Ran, require_one_line
 from support.paths import ROOT
+from support.waiting import wait_until
 
 NUMBER = "+4930123456789"
 CANARY = "body-canary"
@@ -302,9 +303,9 @@ def test_a_lost_trigger_is_sent_again_by_a_sweep(chat: Chat) -> None:
     chat.set(LOCK_SECONDS="0.1", GRACE_SECONDS="0.1")
     name = chat.send("is anything there")
     with open_queue("chat/whatsapp") as queue:
-        eventually(lambda: queue.stats().ready)
+        wait_until(lambda: queue.stats().ready)
         queue.ack(queue.poll()[0])
-    swept = eventually(lambda: (s := chat("sweep", "--json").json)["triggered"] and s)
+    swept = wait_until(lambda: (s := chat("sweep", "--json").json)["triggered"] and s)
     assert (swept["waiting"], swept["parked"]) == (1, 0)
     chat.set(LOCK_SECONDS="60")
     chat.work()
@@ -316,7 +317,7 @@ def test_a_worker_finds_lost_triggers_by_itself(chat: Chat) -> None:
     chat.set(LOCK_SECONDS="0.1", GRACE_SECONDS="1.5")
     name = chat.send("is anything there")
     with open_queue("chat/whatsapp") as queue:
-        eventually(lambda: queue.stats().ready)
+        wait_until(lambda: queue.stats().ready)
         queue.ack(queue.poll()[0])
     chat.set(LOCK_SECONDS="60")  # the window's row has the short lock
     chat.work()

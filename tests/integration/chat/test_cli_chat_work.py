@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.chat.building import open_conversations
 from holdfast.chat.model import ConversationKey
-from support.cli.commands import WAIT_TIMEOUT_SECONDS, clean_env, real, start
+from support.cli.commands import clean_env, real, start
+from support.waiting import WAIT_TIMEOUT_SECONDS
 
 NUMBER = "+4930123456789"
 MAIL = "ada@example.org"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.chat.checks import examine_conversations
-from holdfast.chat.lambdas.runtime import ChatRuntime
+from holdfast.chat.lambdas import ChatRuntime
 from holdfast.chat.lambdas.webhook import StagingFunction
 from holdfast.doctor.checks import CheckLevel, CheckResult
 from support.http_server import Ask, LoopbackServer, Route, Wire, redirect, status

@@ -19,7 +19,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.testing import MemoryConversations
 from holdfast.worker.outcome import Done, Retry
-from support.chat.in_memory_chat import Ground, QuietKeeper
+from support.chat.application import Ground, QuietKeeper
 
 
 @pytest.fixture

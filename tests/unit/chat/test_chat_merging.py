@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.chat.merging import merge_texts, sort_fragments, split_text
+from holdfast.chat.batching import merge_texts, sort_fragments
+from holdfast.chat.delivery import split_text
 from holdfast.chat.model import ConversationKey, Fragment
 
 KEY = ConversationKey("whatsapp:you", "c")

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.chat.model import Channel
-from holdfast.chat.policy import ConversationPolicy
+from holdfast.chat.model import Channel, ConversationPolicy
 from holdfast.chat.settings import ChatSettings, read_trigger_settings
 from holdfast.errors import ConfigError
 from holdfast.settings import read_settings

@@ -10,14 +10,22 @@ from holdfast.chat.errors import (
     TransientError,
 )
 from holdfast.chat.messages import Inbound, parse_inbound
-from holdfast.chat.model import ConversationKey, ConversationNotFound, Status, Window
+from holdfast.chat.model import (
+    DAY,
+    Channel,
+    ConversationKey,
+    ConversationNotFound,
+    ConversationPolicy,
+    ConversationProfile,
+    Status,
+    Window,
+)
 from holdfast.chat.operator import Operator
-from holdfast.chat.policy import DAY, ConversationPolicy, ConversationProfile
 from holdfast.chat.staging import Stager
 from holdfast.errors import ConfigError, QueueUnavailable, StoreUnavailable
 from holdfast.testing import MemoryConversations, MemoryQueue
 from holdfast.worker.outcome import Done, Reject, Retry
-from support.chat.in_memory_chat import KEY, Ground
+from support.chat.application import KEY, Ground
 
 WRITTEN = {"message_sid": "SM1", "from": "whatsapp:you", "conversation_id": "c", "body": "hi"}
 
@@ -99,9 +107,8 @@ def test_a_trigger_that_is_out_counts_though_it_could_not_be_marked(ground):
 
 def test_a_profile_begins_the_conversation_the_customer_wrote_to(ground):
     profile = ConversationProfile({"provider": "outbox"}, {"provider": "echo"})
-    stager = Stager(
-        ground.store, ground.queues, profiles={"whatsapp:us": profile}, clock=ground.clock
-    )
+    queues = dict.fromkeys(Channel, ground.queue)
+    stager = Stager(ground.store, queues, profiles={"whatsapp:us": profile}, clock=ground.clock)
     staged = stager.stage(
         parse_inbound(
             {"message_sid": "SM9", "From": "whatsapp:+1", "To": "whatsapp:us", "body": "x"}
@@ -221,7 +228,7 @@ def test_a_conversation_whose_old_messages_were_parked_is_free_again(ground):
 
 @pytest.fixture
 def desk(ground: Ground) -> Operator:
-    return Operator(ground.store, ground.queues, policy=ground.policy, clock=ground.clock)
+    return ground.operator
 
 
 def park(ground: Ground, trouble: Exception) -> str:

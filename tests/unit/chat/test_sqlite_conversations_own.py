@@ -45,7 +45,6 @@ from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.exports.sqlite_jobs import SQLiteJobs
 from holdfast.store.sqlite.connection import Durability
 from holdfast.testing import ManualClock
-from support.sqlite.connections import use_connections
 
 
 @pytest.fixture
@@ -334,14 +333,22 @@ def test_a_slow_reader_of_a_listing_keeps_no_transaction_open(
 
 
 @contextmanager
+def use_connections(store: SQLiteConversations) -> Iterator[tuple[sqlite3.Connection, ...]]:
+    """Return the connections that the next read and the next write will use."""
+    database = store._database
+    with database.begin_read() as reading, database.begin_write() as writing:
+        yield reading, writing
+
+
+@contextmanager
 def trace_statements(store: SQLiteConversations) -> Iterator[list[str]]:
     """Collect every statement that is run in the block."""
     statements: list[str] = []
-    with use_connections(store._database) as connections:
+    with use_connections(store) as connections:
         for connection in connections:
             connection.set_trace_callback(statements.append)
     yield statements
-    with use_connections(store._database) as connections:
+    with use_connections(store) as connections:
         for connection in connections:
             connection.set_trace_callback(None)
 
@@ -432,11 +439,11 @@ def test_a_turn_costs_the_same_with_a_long_history(store: SQLiteConversations) -
 
 def _count_steps(store: SQLiteConversations, call: Callable[[], None]) -> int:
     steps: list[int] = []
-    with use_connections(store._database) as connections:
+    with use_connections(store) as connections:
         for connection in connections:
             connection.set_progress_handler(lambda: steps.append(1), 1)  # type: ignore[arg-type]
     call()
-    with use_connections(store._database) as connections:
+    with use_connections(store) as connections:
         for connection in connections:
             connection.set_progress_handler(None, 0)
     return len(steps)

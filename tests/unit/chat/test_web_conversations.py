@@ -11,6 +11,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
+from tools.example_console import fill_example_chat
 
 from holdfast.chat.building import ChatApp, build_chat
 from holdfast.chat.model import (
@@ -20,8 +21,8 @@ from holdfast.chat.model import (
     ParkedBatch,
     Status,
 )
-from holdfast.chat.outbox import UnclearReply, WriterAnswer
-from holdfast.chat.pages.conversations import PAGE_ROWS, make_reference
+from holdfast.chat.outbox import SendingReply, UnclearReply, WriterAnswer
+from holdfast.chat.pages import PAGE_ROWS, make_reference
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.testing import ManualClock, MemoryConversations
 from holdfast.web import web_app
@@ -63,6 +64,14 @@ def decide(client: TestClient, decision: str, **form: str) -> Any:
 # -- what is shown
 
 
+def test_the_example_has_a_parked_batch_with_a_reply_and_one_without() -> None:
+    store = MemoryConversations()
+    fill_example_chat(store, SYSTEM_CLOCK.time())
+    replies = {batch.key.conversation_id: batch.outbox for batch in store.parked()}
+    assert isinstance(replies["33612345678"], SendingReply)
+    assert replies["14155550142"] is None
+
+
 def test_conversations_are_listed_with_windows_locks_and_replies(chat: ChatApp) -> None:
     page = read_page(open_console(chat=chat), "/conversations")
     assert "Waiting for a reply" in page
@@ -78,7 +87,7 @@ def test_a_conversation_is_shown_with_its_parked_batch(chat: ChatApp) -> None:
     read_page(client, "/conversations")
     page = client.get(CHAT).text
     assert "1 parked batch needs a decision" in page
-    assert "1 read, 2 written" in page
+    assert "412 read, 37 written" in page
     assert "whatsapp:+49…78" in page
 
 

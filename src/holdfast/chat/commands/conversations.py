@@ -1,30 +1,50 @@
-"""Find and format conversations, and the read-only commands `holdfast chat show` and `outbox`.
+"""`holdfast chat show`, `outbox` and `send`, and how conversations are found and shown.
 
 Phone numbers and addresses are masked by default, because terminals are shared, filmed and
 pasted into tickets. Bodies are shown, without anything that could control the terminal.
 """
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import typer
-
-from holdfast.chat.formatting import (
+from holdfast.chat.building import (
+    LOCAL_PROFILE,
+    ChatApp,
+    build_chat,
+    open_conversations,
+    read_outbox,
+)
+from holdfast.chat.errors import InvalidInbound
+from holdfast.chat.messages import parse_inbound
+from holdfast.chat.model import (
+    Conversation,
+    ConversationKey,
+    HistoryMessage,
+    Staged,
+    Window,
+    redact_id,
+)
+from holdfast.chat.operator import (
     format_body,
     format_status,
     get_received_at,
     has_id_prefix,
     mask_address,
 )
-from holdfast.chat.model import redact_id
 from holdfast.chat.outbox import get_outbox_state
-from holdfast.cli.arguments import MAX_COUNT, AsJson
+from holdfast.chat.ports import ConversationStore
+from holdfast.chat.settings import ChatSettings
+from holdfast.cli.arguments import ANY_COUNT, STDIN, AsJson
 from holdfast.cli.console import (
+    InputRefused,
+    NotFound,
+    UsageError,
     info,
     print_either,
     print_facts,
@@ -32,17 +52,16 @@ from holdfast.cli.console import (
     print_list,
     print_result,
 )
-from holdfast.cli.errors import NotFound, UsageError
+from holdfast.cli.live_view import repeat
 from holdfast.lease.clock import SYSTEM_CLOCK, to_utc
+from holdfast.queue.message import make_id
+from holdfast.settings import read_settings
 from holdfast.text import format_age, format_count, format_duration
 from holdfast.urls import require_store
 
-if TYPE_CHECKING:
-    from holdfast.chat.building import ChatApp
-    from holdfast.chat.model import Conversation, HistoryMessage, Staged, Window
-    from holdfast.chat.ports import ConversationStore
-
 _POLL_SECONDS = 0.5
+_REPLY_POLL_SECONDS = 0.2
+_MAX_HISTORY = 100  # messages that are searched for the reply
 From = Annotated[
     str | None,
     "--from",
@@ -58,7 +77,7 @@ class ViewOptions:
     full: Annotated[bool, "Show phone numbers and addresses unmasked."] = False
     as_json: AsJson = False
 
-    def format_address(self, conversation: "Conversation") -> str:
+    def format_address(self, conversation: Conversation) -> str:
         """Return the customer's address, masked unless `full`."""
         address = conversation.key.primary_channel
         return address if self.full else mask_address(address)
@@ -74,29 +93,22 @@ MASKED = ViewOptions()
 # -- stores
 
 
-def open_chat() -> "ChatApp":
+def open_chat() -> ChatApp:
     """Open the application with an existing store. Raises as `open_store` does."""
-    from holdfast.chat.building import build_chat
-
     _find_store()
     return build_chat(os.environ)
 
 
-def open_store() -> "ConversationStore":
+def open_store() -> ConversationStore:
     """Open only an existing store, which the caller closes.
 
     Raises ConfigError with every problem of the settings, and StoreUnavailable if the store
     does not exist.
     """
-    from holdfast.chat.building import open_conversations
-
     return open_conversations(_find_store())
 
 
 def _find_store() -> str:
-    from holdfast.chat.settings import ChatSettings
-    from holdfast.settings import read_settings
-
     return require_store(
         read_settings(ChatSettings, os.environ).store_url,
         "there is no conversation store",
@@ -104,9 +116,7 @@ def _find_store() -> str:
     )
 
 
-def find_conversation(
-    store: "ConversationStore", name: str, address: str | None
-) -> "Conversation":
+def find_conversation(store: ConversationStore, name: str, address: str | None) -> Conversation:
     """Return the conversation. Raises NotFound, and UsageError if several match."""
     exact = list(store.conversations(name))
     by_prefix = (each for each in store.conversations() if has_id_prefix(each, name))
@@ -129,15 +139,11 @@ def find_conversation(
 def show(
     conversation: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[CONVERSATION]",
-            help="Its id, or the beginning of it; without one, all conversations are listed.",
-        ),
+        "<[CONVERSATION]>",
+        "Its id, or the beginning of it; without one, all conversations are listed.",
     ] = None,
     address: From = None,
-    last: Annotated[
-        int, typer.Option(min=0, max=MAX_COUNT, help="Show this many messages of the history.")
-    ] = 20,
+    last: Annotated[int, ANY_COUNT, "Show this many messages of the history."] = 20,
     *,
     view: ViewOptions,
 ) -> None:
@@ -149,7 +155,7 @@ def show(
             _show(store, find_conversation(store, conversation, address), last, view)
 
 
-def _list(store: "ConversationStore", view: ViewOptions) -> None:
+def _list(store: ConversationStore, view: ViewOptions) -> None:
     staged = Counter({waiting.key: waiting.fragments for waiting in store.waiting()})
     now = SYSTEM_CLOCK.time()
     columns: dict[str, Callable[[Conversation], str]] = {
@@ -169,7 +175,7 @@ def _list(store: "ConversationStore", view: ViewOptions) -> None:
 
 
 def _show(
-    store: "ConversationStore", conversation: "Conversation", last: int, view: ViewOptions
+    store: ConversationStore, conversation: Conversation, last: int, view: ViewOptions
 ) -> None:
     name = conversation.key.conversation_id
     staged = sorted(store.staged(name), key=lambda row: (get_received_at(row), row.message_sid))
@@ -193,7 +199,7 @@ def _show(
 
 
 def _describe(
-    conversation: "Conversation", window: "Window | None", now: float, view: ViewOptions
+    conversation: Conversation, window: Window | None, now: float, view: ViewOptions
 ) -> Iterator[tuple[str, str]]:
     """Yield (heading, text) for each fact of the conversation."""
     yield "conversation", view.format_id(conversation.key.conversation_id)
@@ -215,7 +221,7 @@ def _describe(
     yield "last change", _format_ago(conversation.updated_at, now)
 
 
-def _format_window(window: "Window | None", now: float) -> str:
+def _format_window(window: Window | None, now: float) -> str:
     if window is None or window.expires_at <= now:
         return "none open"
     sent = "its trigger is in the queue" if window.triggered else "its trigger is not sent yet"
@@ -227,7 +233,7 @@ def _format_ago(at: float, now: float) -> str:
     return f"{format_age(at, now)} ago" if at else "-"
 
 
-def format_staged(speaker: str, staged: "Staged") -> Iterator[str]:
+def format_staged(speaker: str, staged: Staged) -> Iterator[str]:
     """Yield the lines of a staged message."""
     return _format_lines(speaker, get_received_at(staged), format_body(staged))
 
@@ -241,7 +247,7 @@ def _format_lines(speaker: str, at: float, body: str) -> Iterator[str]:
         yield f"{'':<{len(margin)}}{line}"
 
 
-def _to_json(conversation: "Conversation", view: ViewOptions) -> dict[str, Any]:
+def _to_json(conversation: Conversation, view: ViewOptions) -> dict[str, Any]:
     """Return the conversation as JSON."""
     outbox = conversation.outbox
     return {
@@ -259,7 +265,7 @@ def _to_json(conversation: "Conversation", view: ViewOptions) -> dict[str, Any]:
     }
 
 
-def history_to_json(message: "HistoryMessage") -> dict[str, Any]:
+def history_to_json(message: HistoryMessage) -> dict[str, Any]:
     """Return a message of the history as JSON."""
     return {"seq": message.seq, "role": message.role, "at": message.at, "body": message.body}
 
@@ -273,25 +279,17 @@ def outbox(
     view: ViewOptions,
 ) -> None:
     """Show the replies in the outbox folder, where local use puts them."""
-    from holdfast.chat.settings import ChatSettings
-    from holdfast.settings import read_settings
-
     folder = read_settings(ChatSettings, os.environ).outbox_folder
     seen: set[str] = set()
-    try:
-        _show_new(folder, seen, view)
-        while follow:
-            SYSTEM_CLOCK.sleep(_POLL_SECONDS)
-            _show_new(folder, seen, view)
-    except KeyboardInterrupt:  # the normal way to end this
+    if follow:
+        repeat(lambda: _show_new(folder, seen, view), _POLL_SECONDS)
         return
+    _show_new(folder, seen, view)
     if not seen:
         info(f"there are no replies in {folder}")
 
 
 def _show_new(folder: Path, seen: set[str], view: ViewOptions) -> None:
-    from holdfast.chat.building import read_outbox
-
     for reply in read_outbox(folder):
         if reply.message_sid in seen:
             continue
@@ -303,3 +301,141 @@ def _show_new(folder: Path, seen: set[str], view: ViewOptions) -> None:
             {"conversation": name, "to": to, "at": reply.sent_at, "body": reply.text},
             *_format_lines(f"to {to}", reply.sent_at, reply.text),
         )
+
+
+# -- messages of a customer
+
+
+def send(
+    text: Annotated[str, "<TEXT>", "The message; - reads one per line from standard input."],
+    address: Annotated[
+        str,
+        "--from",
+        "ADDRESS",
+        "The sender: whatsapp:NAME, a number for SMS, or a mail address.",
+    ] = "whatsapp:you",
+    to: Annotated[str, "ADDRESS", "The recipient, which selects the profile."] = "",
+    conversation: Annotated[
+        str,
+        "--id",
+        "CONVERSATION",
+        "The conversation; by default that of the two addresses.",
+    ] = "",
+    sid: Annotated[
+        str | None, "The id of the message; the same id is staged only once."
+    ] = None,
+    wait: Annotated[bool, "Wait for the reply."] = False,
+    timeout: Annotated[float | None, "Maximum time to wait for the reply."] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send a message as a customer. Without a profile, a new conversation gets an echo."""
+    if text == STDIN and sid is not None:
+        raise UsageError(
+            "--sid needs a single message, but - reads many; give the text as an argument"
+        )
+    fields = {
+        "primary_channel": address,
+        "recipient": to,
+        "conversation_id": conversation,
+        "message_sid": sid,
+    }
+    with build_chat(os.environ, fallback=LOCAL_PROFILE) as app:
+        key, sids = _stage(app, fields, text)
+        if not wait:
+            _print_staged(app, key, sids, as_json)
+            return
+        replies = _wait_for_reply(app, key, sids, timeout)
+        lines = (line for reply in replies for line in reply.body.splitlines())
+        print_either(as_json, [history_to_json(reply) for reply in replies], *lines)
+
+
+def _stage(
+    app: ChatApp, fields: dict[str, str | None], text: str
+) -> tuple[ConversationKey, list[str]]:
+    """Stage each message as it arrives.
+
+    Raises InputRefused, which says how many messages were staged before.
+    """
+    key: ConversationKey | None = None
+    sids: list[str] = []
+    for where, line in _read_texts(text):
+        try:
+            sid = fields["message_sid"]
+            made = {"message_sid": f"local-{make_id()}" if sid is None else sid, "body": line}
+            message = parse_inbound({**fields, **made})
+        except InvalidInbound as problem:
+            before = f"; the {len(sids):,} before it were staged" if sids else ""
+            raise InputRefused(f"{where}{problem}{before}") from None
+        key = app.stager.stage(message).key
+        sids.append(message.message_sid)
+    if key is None:
+        raise InputRefused("standard input has no message: write one per line")
+    return key, sids
+
+
+def _read_texts(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each message after its place in the input."""
+    if text != STDIN:
+        yield "", text
+        return
+    if sys.stdin is None:
+        raise UsageError("standard input is closed; give the text as an argument instead")
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        if line.strip():
+            # Bytes that are not UTF-8 become surrogates, which are refused like other bad text.
+            decoded = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
+            yield f"line {number}: ", decoded
+
+
+def _print_staged(app: ChatApp, key: ConversationKey, sids: list[str], as_json: bool) -> None:
+    name = key.conversation_id
+    print_either(as_json, {"conversation": name, "staged": sids}, MASKED.format_id(name))
+    if not as_json:
+        window = format_duration(app.settings.window_seconds)
+        info(f"staged {len(sids):,}; `holdfast chat work` answers in about {window}")
+
+
+# -- the reply
+
+
+def _wait_for_reply(
+    app: ChatApp, key: ConversationKey, sids: list[str], timeout: float | None
+) -> list[HistoryMessage]:
+    """Wait for the replies, usually one, and return them in order.
+
+    Raises NotFound if none came in time or the batch was parked.
+    """
+    policy = app.settings.policy  # a reply takes at most this long if nothing fails
+    seconds = policy.max_wait_seconds + policy.writer_seconds + policy.sender_seconds
+    if timeout is not None:
+        seconds = timeout
+    until = SYSTEM_CLOCK.monotonic() + seconds
+    while app.store.processed(key, sids) != set(sids):
+        if SYSTEM_CLOCK.monotonic() >= until:
+            raise NotFound(
+                f"no reply after {format_duration(seconds)}; the message is kept: run "
+                "`holdfast chat work`, here or in another terminal"
+            )
+        SYSTEM_CLOCK.sleep(_REPLY_POLL_SECONDS)
+    for batch in app.store.parked():
+        if not set(sids).isdisjoint(batch.sids):
+            raise NotFound(
+                f"the batch was parked ({batch.reason}); decide with `holdfast chat parked`"
+            )
+    return _find_replies(app, key, set(sids))
+
+
+def _find_replies(app: ChatApp, key: ConversationKey, sids: set[str]) -> list[HistoryMessage]:
+    """Return the replies to batches that hold one of the messages."""
+    history = app.store.history(key, limit=_MAX_HISTORY)
+    batches = {
+        message.seq
+        for message in history
+        if message.role == "user"
+        and not sids.isdisjoint([message.message_sid, *message.details.get("sids", ())])
+    }
+    return [
+        message
+        for message in history
+        if message.role == "assistant" and message.seq - 1 in batches
+    ]

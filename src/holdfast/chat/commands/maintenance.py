@@ -3,11 +3,10 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-import typer
-
-from holdfast.chat.commands.inspect import (
+from holdfast.chat.checks import CONVERSATION_STORE, examine_conversations
+from holdfast.chat.commands.conversations import (
     MASKED,
     From,
     ViewOptions,
@@ -17,20 +16,27 @@ from holdfast.chat.commands.inspect import (
     open_store,
 )
 from holdfast.chat.errors import ParkedNotFound, PermanentError, TransientError
-from holdfast.chat.formatting import format_body
+from holdfast.chat.model import ParkedBatch
+from holdfast.chat.operator import format_body
 from holdfast.chat.outbox import SendingReply, UnclearReply, get_outbox_state
+from holdfast.chat.ports import ConversationStore
+from holdfast.chat.settings import ChatSettings
 from holdfast.cli.arguments import AsJson, WithBody, Yes, complete_id
-from holdfast.cli.console import confirm, print_either, print_list, print_result
+from holdfast.cli.console import (
+    NotFound,
+    UsageError,
+    confirm,
+    print_either,
+    print_list,
+    print_result,
+)
 from holdfast.cli.doctor import CreateTables, print_check_results, show_tables
-from holdfast.cli.errors import NotFound, UsageError
+from holdfast.cli.live_view import ProgressMeter
 from holdfast.errors import HoldfastError
 from holdfast.lease.clock import SYSTEM_CLOCK
-from holdfast.queue.search import contains_text
+from holdfast.queue.info import contains_text
+from holdfast.settings import read_settings
 from holdfast.text import format_age, format_count, format_duration
-
-if TYPE_CHECKING:
-    from holdfast.chat.model import ParkedBatch
-    from holdfast.chat.ports import ConversationStore
 
 _ASSIGNMENTS = {
     "person": "a person answers; new batches are parked (`holdfast chat parked`)",
@@ -39,9 +45,7 @@ _ASSIGNMENTS = {
 
 
 def assign(
-    conversation: Annotated[
-        str, typer.Argument(metavar="CONVERSATION", help="Its id, or the beginning of it.")
-    ],
+    conversation: Annotated[str, "<CONVERSATION>", "Its id, or the beginning of it."],
     *,
     to: Annotated[
         str, "person|writer", "Whether an operator or the writer answers from now on."
@@ -82,9 +86,7 @@ _MAX_PROBLEMS = 3  # that an error names
 
 
 def parked(
-    parked_id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="The batch to decide about.")
-    ] = None,
+    parked_id: Annotated[str | None, "<ID>", "The batch to decide about."] = None,
     retry: Annotated[bool, "Answer it after all."] = False,
     sent: Annotated[bool, "Record its reply as sent."] = False,
     drop: Annotated[bool, "Drop it without a reply."] = False,
@@ -143,15 +145,15 @@ def _list(reason: str, bodies: bool, view: ViewOptions) -> None:
             print_result(*format_staged("customer", row))
 
 
-def _select(store: "ConversationStore", reason: str) -> "list[ParkedBatch]":
+def _select(store: ConversationStore, reason: str) -> list[ParkedBatch]:
     return [batch for batch in store.parked() if contains_text(batch.reason, reason)]
 
 
-def _get_reply_state(batch: "ParkedBatch") -> str | None:
+def _get_reply_state(batch: ParkedBatch) -> str | None:
     return None if batch.outbox is None else get_outbox_state(batch.outbox)
 
 
-def _to_json(batch: "ParkedBatch", view: ViewOptions) -> dict[str, Any]:
+def _to_json(batch: ParkedBatch, view: ViewOptions) -> dict[str, Any]:
     return {
         "parked": batch.parked_id,
         "conversation": view.format_id(batch.key.conversation_id),
@@ -211,7 +213,7 @@ def _decide_all(decision: Decision, reason: str, view: ViewOptions, *, yes: bool
         )
 
 
-def _ask_about(decision: Decision, batches: "Collection[ParkedBatch]") -> str:
+def _ask_about(decision: Decision, batches: Collection[ParkedBatch]) -> str:
     question = _QUESTIONS[decision].format(batches=_count_batches(len(batches)))
     unclear = sum(isinstance(batch.outbox, SendingReply | UnclearReply) for batch in batches)
     if decision == "retry" and unclear:
@@ -224,13 +226,11 @@ def _count_batches(count: int) -> str:
 
 
 def _apply(
-    decide: "Callable[[str], ParkedBatch]",
-    batches: "Collection[ParkedBatch]",
+    decide: Callable[[str], ParkedBatch],
+    batches: Collection[ParkedBatch],
     counts: Counter[str],
     problems: dict[str, str],
 ) -> None:
-    from holdfast.cli.live_view import ProgressMeter
-
     with ProgressMeter("deciding", len(batches)) as meter:
         for batch in batches:
             try:
@@ -267,10 +267,6 @@ def tables(
     as_json: AsJson = False,
 ) -> None:
     """Check the DynamoDB tables of conversations."""
-    from holdfast.chat.checks import CONVERSATION_STORE
-    from holdfast.chat.settings import ChatSettings
-    from holdfast.settings import read_settings
-
     show_tables(
         CONVERSATION_STORE, read_settings(ChatSettings, os.environ).store_url, create, as_json
     )
@@ -278,6 +274,4 @@ def tables(
 
 def doctor(as_json: AsJson = False) -> None:
     """Check settings, store, queues, webhook, profiles and waiting messages for problems."""
-    from holdfast.chat.checks import examine_conversations
-
     print_check_results(examine_conversations("chat", os.environ), as_json)

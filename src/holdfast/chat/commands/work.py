@@ -8,26 +8,24 @@ stop   workers drain ─▶ the sweeper ends ─▶ the keeper, last, because lo
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from threading import Event
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from holdfast.chat.building import ChatApp, build_chat
 from holdfast.chat.model import Channel
-from holdfast.cli.arguments import make_concurrency_option, parse_choice
-from holdfast.cli.foreground import LEFT_TO_EXPIRE, Runnable, ServiceOptions
+from holdfast.cli.arguments import CONCURRENCY, parse_choice
+from holdfast.cli.foreground import LEFT_TO_EXPIRE, ForegroundRunner, ServiceOptions
 from holdfast.cli.live_view import EventCounts
 from holdfast.errors import QueueUnavailable, StoreUnavailable
 from holdfast.events import Events, PollFailed
 from holdfast.lease.clock import SYSTEM_CLOCK
-
-if TYPE_CHECKING:
-    from holdfast.chat.building import ChatApp
-    from holdfast.queue.manager import QueueManager
-    from holdfast.worker.handler import Handler
-    from holdfast.worker.in_flight import WorkerReport
-    from holdfast.worker.worker import Worker
+from holdfast.queue.manager import QueueManager
+from holdfast.worker.handler import Handler
+from holdfast.worker.settle import WorkerReport
+from holdfast.worker.worker import Worker
 
 _MARGIN_SECONDS = 5.0
 _POLL_SECONDS = 0.5
@@ -47,7 +45,7 @@ def work(
         ),
     ] = None,
     concurrency: Annotated[
-        int, make_concurrency_option("Batches handled at the same time, per channel.")
+        int, *CONCURRENCY, "Batches handled at the same time, per channel."
     ] = 4,
     drain: Annotated[
         float | None,
@@ -59,9 +57,6 @@ def work(
     service: ServiceOptions,
 ) -> None:
     """Answer customers' messages. Ctrl-C lets batches finish; Ctrl-C again stops now."""
-    from holdfast.chat.building import build_chat
-    from holdfast.worker.worker import Worker
-
     given = [parse_choice("--channel", name, Channel, str.lower) for name in channel or ()]
     channels = list(dict.fromkeys(given or Channel))
     events = Events(counts := EventCounts())
@@ -87,16 +82,16 @@ def work(
             for queue, handler in queues.items()
         ]
         chat = ChatWorkers(app, workers, list(queues) if until_idle else [], counts, events)
-        runnable = Runnable(
-            chat.run, chat.stop, chat.stop_now, lambda: counts.running, LEFT_TO_EXPIRE
+        runner = ForegroundRunner(
+            chat.run, chat.stop, chat.stop_now, lambda: counts.running, drain, LEFT_TO_EXPIRE
         )
         name = f"chat {' '.join(channels)}"
-        service.run(runnable, list(queues), events, lambda: counts.show(name), drain)
+        service.run(runner, list(queues), events, lambda: counts.show(name))
 
 
 def _collect_queues(
-    app: "ChatApp", channels: list[Channel], inbound: bool
-) -> "dict[QueueManager[Any], Handler]":
+    app: ChatApp, channels: list[Channel], inbound: bool
+) -> dict[QueueManager[Any], Handler]:
     """Return each queue once, even if channels share it, with its handler."""
     handlers: dict[QueueManager[Any], Handler] = {}
     for channel in channels:
@@ -106,44 +101,40 @@ def _collect_queues(
     return handlers
 
 
+@dataclass
 class ChatWorkers:
     """Several workers and a sweeper that run in the foreground.
 
     With `watched` queues they end when these are empty and nothing is staged.
     """
 
-    def __init__(
-        self,
-        app: "ChatApp",
-        workers: "list[Worker[Any]]",
-        watched: "list[QueueManager[Any]]",
-        counts: EventCounts,
-        events: Events,
-    ) -> None:
-        self._app, self._workers, self._watched = app, workers, watched
-        self._counts, self._events = counts, events
+    app: ChatApp
+    workers: list[Worker[Any]]
+    watched: list[QueueManager[Any]]
+    counts: EventCounts
+    events: Events
+
+    def __post_init__(self) -> None:
         self._stopped = Event()
 
     def stop(self) -> None:
         """Let every worker drain."""
         self._stopped.set()
-        for worker in self._workers:
+        for worker in self.workers:
             worker.stop()
 
     def stop_now(self) -> None:
         """Stop every worker without draining."""
         self._stopped.set()
-        for worker in self._workers:
+        for worker in self.workers:
             worker.stop_now()
 
-    def run(self) -> "WorkerReport":
+    def run(self) -> WorkerReport:
         """Run the workers to their end and return their summed report."""
-        from holdfast.worker.in_flight import WorkerReport
-
-        self._app.keeper.start()
-        with ThreadPoolExecutor(len(self._workers), "holdfast-chat") as threads:
+        self.app.keeper.start()
+        with ThreadPoolExecutor(len(self.workers), "holdfast-chat") as threads:
             try:
-                runs = [threads.submit(worker.run) for worker in self._workers]
+                runs = [threads.submit(worker.run) for worker in self.workers]
                 for run in runs:
                     run.add_done_callback(self._stop_if_failed)
                 self._sweep_until_stopped()
@@ -152,7 +143,7 @@ class ChatWorkers:
         reports = [astuple(run.result()) for run in runs]
         return WorkerReport(*map(sum, zip(*reports, strict=True)))
 
-    def _stop_if_failed(self, run: "Future[WorkerReport]") -> None:
+    def _stop_if_failed(self, run: Future[WorkerReport]) -> None:
         if run.exception() is not None:  # run() raises it in the main thread
             self._stopped.set()
 
@@ -163,11 +154,9 @@ class ChatWorkers:
         sweep_at, idle_polls = SYSTEM_CLOCK.monotonic(), 0
         while not SYSTEM_CLOCK.wait(self._stopped, _POLL_SECONDS):
             if SYSTEM_CLOCK.monotonic() >= sweep_at:
-                self._try_call(self._app.sweeper.sweep)
-                sweep_at = SYSTEM_CLOCK.monotonic() + self._app.settings.grace_seconds
-            idle_polls = (
-                idle_polls + 1 if self._watched and self._try_call(self._is_idle) else 0
-            )
+                self._try_call(self.app.sweeper.sweep)
+                sweep_at = SYSTEM_CLOCK.monotonic() + self.app.settings.grace_seconds
+            idle_polls = idle_polls + 1 if self.watched and self._try_call(self._is_idle) else 0
             if idle_polls >= _IDLE_POLLS:
                 return
 
@@ -176,11 +165,11 @@ class ChatWorkers:
         try:
             return function()
         except (StoreUnavailable, QueueUnavailable) as error:
-            self._events.emit(PollFailed("chat", f"{type(error).__name__}: {error}"))
+            self.events.emit(PollFailed("chat", f"{type(error).__name__}: {error}"))
             return None
 
     def _is_idle(self) -> bool:
-        if self._counts.running or next(self._app.store.waiting(), None) is not None:
+        if self.counts.running or next(self.app.store.waiting(), None) is not None:
             return False
-        stats = (queue.stats() for queue in self._watched)
+        stats = (queue.stats() for queue in self.watched)
         return all(each.ready == each.delayed == each.expired == 0 for each in stats)

@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from holdfast.aws.lambdas.batch import log_safe_error
 from holdfast.chat import events as cv
 from holdfast.chat.errors import InvalidInbound, PermanentError, TransientError
-from holdfast.chat.lambdas.runtime import ChatRuntime
+from holdfast.chat.lambdas import ChatRuntime
 from holdfast.chat.messages import Inbound, parse_inbound
 from holdfast.chat.ports import Secret, SecretStore
 from holdfast.chat.settings import PROBE_URL

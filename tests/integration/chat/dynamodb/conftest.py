@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from conversation_rows import TABLES
 
 from holdfast.chat.dynamodb import DynamoDBConversations
 from holdfast.chat.dynamodb.tables import define_tables
 from holdfast.testing import ManualClock
-from support.dynamodb.conversations import TABLES
 from support.dynamodb.service import clear_tables, start_service
 
 

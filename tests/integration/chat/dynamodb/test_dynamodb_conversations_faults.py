@@ -7,29 +7,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from conversation_rows import CANARY, answer_messages, make_turn
 
+from contracts.conversations.support import (
+    KEY,
+    LATER,
+    NOW,
+    acquire_grant,
+    acquire_lock,
+    create_conversation,
+    list_staged_sids,
+    make_fragment,
+    make_parked,
+    make_window,
+    stage_messages,
+)
 from holdfast.chat.dynamodb import DynamoDBConversations
 from holdfast.chat.errors import LockLost, ParkedNotFound
 from holdfast.chat.model import Conversation, LockAcquired, LockGrant, LockHeld, Status
 from holdfast.chat.outbox import WritingReply
 from holdfast.errors import ConfigError, HoldfastError, StoreUnavailable
 from holdfast.testing import ManualClock
-from support.dynamodb.conversations import (
-    CANARY,
-    KEY,
-    LATER,
-    NOW,
-    acquire_grant,
-    acquire_lock,
-    answer_messages,
-    create_conversation,
-    list_staged_sids,
-    make_fragment,
-    make_parked,
-    make_turn,
-    make_window,
-    stage_messages,
-)
 from support.dynamodb.faults import (
     READS,
     FailingClient,
@@ -182,7 +180,7 @@ def test_a_lock_whose_response_was_lost_is_reported_with_its_trigger(moto: Any) 
     with pytest.raises(StoreUnavailable):
         acquire_lock(open_store(losing))
     outcome = store.acquire(KEY, owner="o2", trigger_id="t", now=NOW, expires_at=NOW + 60.0)
-    assert outcome == LockHeld("t", NOW + 60.0)
+    assert outcome == LockHeld("trigger", NOW + 60.0)
 
 
 # -- busy rows
@@ -261,7 +259,7 @@ def test_a_lock_taken_over_between_two_tries_is_reported_as_held(
     outcome = open_store(interleaving).acquire(
         KEY, owner="slower", trigger_id="t", now=NOW + 60.0, expires_at=NOW + 120.0
     )
-    assert outcome == LockHeld("t", NOW + 120.0)
+    assert outcome == LockHeld("trigger", NOW + 120.0)
 
 
 class _SecondWrite(InterleavingClient):

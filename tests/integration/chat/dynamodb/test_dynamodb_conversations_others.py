@@ -6,7 +6,26 @@ They are read as far as possible, and nothing in them is lost.
 from typing import Any
 
 import pytest
+from conversation_rows import (
+    CANARY,
+    TABLES,
+    answer_messages,
+    put_row,
+    read_conversation_row,
+    read_rows,
+)
 
+from contracts.conversations.support import (
+    KEY,
+    LATER,
+    NOW,
+    acquire_grant,
+    acquire_lock,
+    create_conversation,
+    list_staged_sids,
+    make_parked,
+    make_window,
+)
 from holdfast.chat.dynamodb import DynamoDBConversations
 from holdfast.chat.errors import PermanentError
 from holdfast.chat.model import (
@@ -15,23 +34,6 @@ from holdfast.chat.model import (
     Status,
     UnreadableFragment,
     WaitingConversation,
-)
-from support.dynamodb.conversations import (
-    CANARY,
-    KEY,
-    LATER,
-    NOW,
-    TABLES,
-    acquire_grant,
-    acquire_lock,
-    answer_messages,
-    create_conversation,
-    list_staged_sids,
-    make_parked,
-    make_window,
-    put_row,
-    read_conversation_row,
-    read_rows,
 )
 
 STAGED = {

@@ -5,15 +5,34 @@ from threading import Event
 from typing import Any
 
 import pytest
+from conversation_rows import (
+    CANARY,
+    TABLES,
+    answer_messages,
+    make_turn,
+    read_conversation_row,
+    read_rows,
+)
 
+from contracts.conversations.support import (
+    KEY,
+    LATER,
+    NOW,
+    acquire_grant,
+    create_conversation,
+    list_staged_sids,
+    make_fragment,
+    make_parked,
+    make_window,
+    stage_messages,
+)
 from holdfast.chat.checks import CONVERSATION_STORE
 from holdfast.chat.dynamodb import DynamoDBConversations, create_tables
 from holdfast.chat.dynamodb.tables import define_tables, tables_from_prefix
 from holdfast.chat.errors import LockLost, PermanentError
 from holdfast.chat.messages import Trigger, parse_inbound
-from holdfast.chat.model import Channel, ConversationKey, Status
+from holdfast.chat.model import Channel, ConversationKey, ConversationPolicy, Status
 from holdfast.chat.outbox import PreparedReply, WriterAnswer, WritingReply
-from holdfast.chat.policy import ConversationPolicy
 from holdfast.chat.processor import BatchProcessor
 from holdfast.chat.staging import Stager
 from holdfast.doctor.checks import CheckLevel
@@ -21,28 +40,10 @@ from holdfast.doctor.stores import check_tables
 from holdfast.queue.message import get_lease
 from holdfast.store.dynamodb.values import encode, measure_size
 from holdfast.testing import ManualClock, MemoryQueue
-from holdfast.worker.context import Context
 from holdfast.worker.outcome import Done
-from support.chat.fake_providers import FakeProviders
-from support.chat.in_memory_chat import AI_CONFIG, CHANNEL_CONFIG, QuietKeeper
-from support.dynamodb.conversations import (
-    CANARY,
-    KEY,
-    LATER,
-    NOW,
-    TABLES,
-    acquire_grant,
-    answer_messages,
-    create_conversation,
-    list_staged_sids,
-    make_fragment,
-    make_parked,
-    make_turn,
-    make_window,
-    read_conversation_row,
-    read_rows,
-    stage_messages,
-)
+from holdfast.worker.runner import Context
+from support.chat.application import AI_CONFIG, CHANNEL_CONFIG, QuietKeeper
+from support.chat.providers import FakeProviders
 from support.dynamodb.faults import RecordingClient
 
 # -- the cost of a batch
@@ -135,7 +136,7 @@ def test_a_row_has_the_seed_s_names(client: Any, store: DynamoDBConversations) -
     grant = acquire_grant(store)
     locked = read_conversation_row(client)
     assert locked["conversation_status"] == "processing_reply"
-    assert (locked["lock_owner"], locked["lock_trigger"]) == ("owner", "t")
+    assert (locked["lock_owner"], locked["lock_trigger"]) == ("first", "trigger")
     assert (locked["lock_fence"], locked["lock_expires_at"]) == (1, NOW + 60.0)
     store.note(grant, WritingReply(("m1",)), "thread")
     assert read_conversation_row(client)["outbox"] == {"state": "writing", "sids": ["m1"]}
@@ -168,7 +169,8 @@ def test_rows_expire_in_whole_seconds_and_not_too_early(
     """DynamoDB reads `expires_at` in whole seconds."""
     create_conversation(store)
     store.stage(make_fragment("m1"), expires_at=NOW + 10.25)
-    store.open_window(make_window(), now=NOW, untriggered_before=NOW)
+    window = make_window(expires_at=NOW + 100.5)
+    store.open_window(window, now=NOW, untriggered_before=NOW)
     grant = acquire_grant(store)
     store.finish(grant, make_turn("m2"), now=NOW, remember_until=NOW + 20.75)
     assert read_rows(client, TABLES.stage)[0]["expires_at"] == NOW + 11
@@ -182,7 +184,7 @@ def test_rows_expire_in_whole_seconds_and_not_too_early(
         "sid#m2": NOW + 21,
     }
     assert "expires_at" not in read_conversation_row(client)
-    assert store.window(KEY.conversation_id) == make_window()
+    assert store.window(KEY.conversation_id) == window
 
 
 @pytest.mark.parametrize("letter", ["🙂", "x"])

@@ -21,7 +21,7 @@ from holdfast.chat.providers.openai import OpenAIWriter
 from holdfast.chat.providers.secrets import SecretResolver
 from holdfast.chat.providers.smtp import SmtpSender
 from holdfast.chat.providers.twilio import TwilioSender
-from support.vendors.server import Fault, VendorServer, send
+from support.vendors import Fault, VendorServer, send
 
 CANARY = "canary-7f3a"  # in every key, password and text
 NUMBER = "+49151555000111"

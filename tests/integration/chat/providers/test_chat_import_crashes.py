@@ -15,8 +15,9 @@ import pytest
 
 from holdfast.chat.building import open_conversations
 from holdfast.chat.model import ConversationKey
-from support.cli.commands import WAIT_TIMEOUT_SECONDS, clean_env, real
-from support.vendors.server import VendorServer
+from support.cli.commands import clean_env, real
+from support.vendors import VendorServer
+from support.waiting import WAIT_TIMEOUT_SECONDS
 
 KEY = ConversationKey("+491510000001", "chat")
 

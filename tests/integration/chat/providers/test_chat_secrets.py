@@ -21,7 +21,6 @@ from holdfast.chat.providers.secrets import SecretResolver
 from holdfast.errors import ConfigError
 from holdfast.testing.clock import ManualClock
 from support.http_server import LoopbackServer, status
-from support.vendors.server import Fault, VendorServer
 
 CANARY = "canary-7f3a"
 
@@ -178,7 +177,7 @@ def test_a_secret_that_is_deleted_or_binary_is_permanent(manager: Any) -> None:
 
 @pytest.mark.requirement("R002-051")
 @pytest.mark.parametrize(
-    ("code", "status", "kind", "words"),
+    ("code", "number", "kind", "words"),
     [
         ("AccessDeniedException", 400, PermanentError, "secretsmanager:GetSecretValue"),
         ("DecryptionFailure", 400, PermanentError, "kms:Decrypt"),
@@ -189,52 +188,46 @@ def test_a_secret_that_is_deleted_or_binary_is_permanent(manager: Any) -> None:
     ],
 )
 def test_each_error_of_secrets_manager_is_translated(
-    own_manager: Any, code: str, status: int, kind: type[Exception], words: str
+    own_manager: Any, code: str, number: int, kind: type[Exception], words: str
 ) -> None:
     """Moto cannot produce these errors."""
-    client, vendors = own_manager
-    vendors.books.order("aws.secret", Fault(status, code))
+    client, server = own_manager
+    body = json.dumps({"__type": code, "message": "no: / the words of the manager"}).encode()
+    server.on("/", status(f"{number} Error", body=body))
     with pytest.raises(kind, match=words) as caught:
         SecretResolver({}, lambda: client).get("twilio")
     assert "'twilio'" in str(caught.value)
-    assert "no: /" not in render_error(caught.value)  # how the vendor's own text begins
+    assert "no: /" not in render_error(caught.value)  # how the manager's own text begins
 
 
 @pytest.fixture(scope="module")
-def own_manager() -> Iterator[tuple[Any, VendorServer]]:
-    """Return a client of a server with configurable faults."""
-    with VendorServer() as vendors:
-        client = boto3.client(
-            "secretsmanager",
-            "eu-central-1",
-            endpoint_url=vendors.twilio,
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
-            config=Config(retries={"total_max_attempts": 1}),
-        )
-        yield client, vendors
-
-
-def test_a_manager_that_does_not_answer_is_passing(own_manager: Any) -> None:
-    client, vendors = own_manager
-    vendors.books.order("aws.secret", Fault(how="close"))
-    with pytest.raises(TransientError, match="ConnectionClosedError"):
-        SecretResolver({}, lambda: client).get("twilio")
-
-
-def test_a_server_that_responds_for_the_manager_is_an_outage() -> None:
-    """A retry helps, so the messages of customers must not be parked."""
+def own_manager() -> Iterator[tuple[Any, LoopbackServer]]:
+    """Return a client, and its server, which does as it is told."""
     with LoopbackServer() as server:
-        server.on("/", status("200 OK", body=b'{"ok": true}'))
         client = boto3.client(
             "secretsmanager",
             "eu-central-1",
             endpoint_url=server.url(""),
             aws_access_key_id="testing",
             aws_secret_access_key="testing",
+            config=Config(retries={"total_max_attempts": 1}),
         )
-        with pytest.raises(TransientError, match="'twilio'"):
-            SecretResolver({}, lambda: client).get("twilio")
+        yield client, server
+
+
+def test_a_manager_that_does_not_answer_is_passing(own_manager: Any) -> None:
+    client, server = own_manager
+    server.on("/", lambda ask, wire: wire.close())
+    with pytest.raises(TransientError, match="ConnectionClosedError"):
+        SecretResolver({}, lambda: client).get("twilio")
+
+
+def test_a_server_that_responds_for_the_manager_is_an_outage(own_manager: Any) -> None:
+    """A retry helps, so the messages of customers must not be parked."""
+    client, server = own_manager
+    server.on("/", status("200 OK", body=b'{"ok": true}'))
+    with pytest.raises(TransientError, match="'twilio'"):
+        SecretResolver({}, lambda: client).get("twilio")
 
 
 # -- both kinds

@@ -23,7 +23,7 @@ from holdfast.chat.outbox import WriterAnswer
 from holdfast.chat.ports import NO_SECRET, ReplyRequest, Secret
 from holdfast.chat.providers.local import EchoWriter
 from holdfast.chat.providers.openai import OpenAIWriter
-from support.vendors.server import Fault, VendorServer
+from support.vendors import Fault, VendorServer
 
 SECRET = Secret("key", {"api_key": "sk-good"})
 WAIT = 20.0
@@ -298,7 +298,7 @@ def test_a_key_that_is_none_is_refused_before_it_goes_anywhere(
 
 
 def test_a_rotated_key_is_used_at_once(writer: OpenAIWriter, vendors: VendorServer) -> None:
-    vendors.books.keys = {"openai": "sk-new"}
+    vendors.books.openai_key = "sk-new"
     with pytest.raises(AuthenticationFailed):
         writer.open_thread(config(vendors), SECRET)
     assert writer.open_thread(config(vendors), Secret("key", {"api_key": "sk-new"}))

@@ -17,7 +17,7 @@ from holdfast.chat.model import ConversationKey
 from holdfast.chat.ports import NO_SECRET, ReplyPart
 from holdfast.chat.providers.local import OutboxSender, read_outbox
 from holdfast.testing.clock import ManualClock
-from support.vendors import server as vendor_server
+from support import vendors
 
 KEY = ConversationKey("+491510000001", "c1")
 
@@ -27,7 +27,7 @@ def part(text: str = "hello", reference: str = "r1", index: int = 0) -> ReplyPar
 
 
 def send(sender: OutboxSender, reply: ReplyPart) -> str:
-    return vendor_server.send(sender, reply, NO_SECRET, timeout_seconds=1).message_sid
+    return vendors.send(sender, reply, NO_SECRET, timeout_seconds=1).message_sid
 
 
 def test_a_letter_is_laid_down_when_it_is_handed_over_and_not_before(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from holdfast.chat.model import ConversationKey
 from holdfast.chat.ports import NO_SECRET, ReplyPart, Secret
 from holdfast.chat.providers.smtp import SmtpSender
 from holdfast.testing.clock import ManualClock
-from support.vendors.server import send
+from support.vendors import send
 
 LOGIN = Secret("smtp", {"username": "ada", "password": "word"})
 WAIT = 20.0

@@ -23,7 +23,7 @@ from holdfast.chat.errors import (
 from holdfast.chat.model import ConversationKey
 from holdfast.chat.ports import ReplyPart, Secret
 from holdfast.chat.providers.twilio import TwilioSender
-from support.vendors.server import Ask, Fault, VendorServer, send
+from support.vendors import Ask, Fault, VendorServer, send
 
 SECRET = Secret("twilio", {"account_sid": "AC1", "auth_token": "token"})
 NUMBER = "whatsapp:+491510000001"
@@ -171,7 +171,7 @@ def lay(vendors: VendorServer, **values: Any) -> str:
     """Add a message to Twilio's list."""
     books = vendors.books
     body = {"To": NUMBER, "From": SENDER, "Body": "hello"}
-    message = books.send(Ask("", "", "", {}, body, ""))
+    message = books.send(Ask("twilio.send", "", {}, body, ""))
     message.update(values)
     return str(message["sid"])
 

@@ -1,1 +1,0 @@
-"""The pages of conversations in the web console."""

@@ -1,1 +1,0 @@
-"""A simulation of conversations: seeded, one thread at a time, fast."""
