@@ -23,7 +23,7 @@ from holdfast.chat.sqlite_conversations import (
     MemoryConversations,
     SQLiteConversations,
 )
-from support.chat.expiring_store import ExpiringConversations
+from support.chat.simulation import ExpiringConversations
 
 
 class TestMemoryConversations(ConversationStoreContract):

@@ -19,7 +19,6 @@ from contracts.jobs.outcomes import CallbackPromises, OutcomePromises
 from contracts.jobs.support import OpenRepository
 from holdfast.exports.dynamodb import DynamoDBJobs
 from holdfast.exports.dynamodb.tables import JobTables, define_tables
-from holdfast.exports.ports import JobStateRepository
 from holdfast.testing import ManualClock
 from support.aws.client_kinds import LEAN_BY_DAY, make_server_client
 from support.dynamodb.service import start_service
@@ -74,15 +73,5 @@ def moto() -> Iterator[Any]:
 
 class TestDynamoDBJobsOnMoto(SealPromises, OutcomePromises, CallbackPromises):
     @pytest.fixture
-    def clock(self) -> ManualClock:
-        return ManualClock()
-
-    @pytest.fixture
     def open_repository(self, moto: Any) -> OpenRepository:
         return make_opener(moto)
-
-    @pytest.fixture
-    def repository(
-        self, open_repository: OpenRepository, clock: ManualClock
-    ) -> JobStateRepository:
-        return open_repository(clock)

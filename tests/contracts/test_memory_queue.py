@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from holdfast.events import Events
-from holdfast.queue.manager import QueueStats
+from holdfast.queue.info import QueueStats
 from holdfast.queue.message import AnyMessage, QueueMessage, Upgrader
 from holdfast.testing import ManualClock, MemoryQueue, MemoryQueueFactory, SkippingClock
 from holdfast.testing.contracts.queue.contract import QueueContract

@@ -16,7 +16,7 @@ from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock, SimulatedSqs
 from holdfast.testing.contracts.queue.contract import QueueContract
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
-from holdfast.testing.sqs.receiving import StaleHandles
+from holdfast.testing.sqs.message_calls import StaleHandles
 from support.aws.client_kinds import LEAN_BY_DAY, make_server_client
 from support.aws.sqs_over_http import SqsOverHttp
 from support.http_server import LoopbackServer

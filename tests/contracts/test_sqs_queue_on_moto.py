@@ -11,18 +11,19 @@ from typing import Any
 
 import pytest
 import time_machine
+from botocore.awsrequest import AWSPreparedRequest
+from botocore.compat import HTTPHeaders
+from moto.core.botocore_stubber import BotocoreStubber
 
 from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock
+from holdfast.testing.contracts.queue.bad_input import SchemaPromises
 from holdfast.testing.contracts.queue.dead_letters import DeadLetterPromises
 from holdfast.testing.contracts.queue.delivery import DeliveryPromises
-from holdfast.testing.contracts.queue.leasing import LeasePromises
-from holdfast.testing.contracts.queue.schemas import SchemaPromises
+from holdfast.testing.contracts.queue.leasing import LeasePromises, StaleHolderPromises
 from holdfast.testing.contracts.queue.settling import SettlePromises
-from holdfast.testing.contracts.queue.stale_holders import StaleHolderPromises
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
 from support.aws.client_kinds import LEAN_BY_DAY, make_server_client
-from support.aws.moto_over_http import make_moto_route
 from support.http_server import Ask, LoopbackServer, Route, Wire
 
 STARTED = 1_800_000_000.0
@@ -46,15 +47,30 @@ class TravellingClock(ManualClock):
 def make_route() -> Route:
     """Execute calls in moto, each a millisecond after the last one.
 
-    In moto a message that becomes visible now can be received a millisecond later. The
+    moto's own server needs Flask. moto executes here what it would execute under `mock_aws`,
+    but botocore is not mocked, because Holdfast would then call boto3 instead of its own
+    client. In moto a message that becomes visible now can be received a millisecond later. The
     system's own clock would let seconds pass on a busy machine.
     """
-    execute = make_moto_route("sqs")
+    stubber = BotocoreStubber()
 
     def route(ask: Ask, wire: Wire) -> None:
         for traveller in _travellers:
             traveller.shift(0.001)
-        execute(ask, wire)
+        headers = HTTPHeaders.from_dict(ask.headers)
+        url = "https://sqs.us-east-1.amazonaws.com/"
+        request = AWSPreparedRequest(ask.method, url, headers, ask.body, False)
+        response = stubber.process_request(request)
+        assert response is not None
+        status, fields, body = response
+        content = body.encode() if isinstance(body, str) else body
+        lines = [
+            f"{name}: {value}"
+            for name, value in fields.items()
+            if name.lower() not in ("content-length", "server", "connection")
+        ]
+        wire.head(f"{status} moto", *lines, f"Content-Length: {len(content)}")
+        wire.send(content)
 
     return route
 

@@ -10,7 +10,6 @@ from holdfast.errors import ConfigError, MalformedMessage
 from holdfast.lease.lease import Lease
 from holdfast.queue.message import AnyMessage, MessageCodec, QueueMessage, attach_lease
 from holdfast.testing.clock import ManualClock
-from holdfast.worker.context import Context, DirectExecutor
 from holdfast.worker.handler import (
     Handler,
     bind_handler,
@@ -18,6 +17,7 @@ from holdfast.worker.handler import (
     inspect_handler,
 )
 from holdfast.worker.outcome import Outcome, Retry, retry_after_error, to_outcome
+from holdfast.worker.runner import Context, DirectExecutor
 
 _NO_SOURCE: Any = None
 

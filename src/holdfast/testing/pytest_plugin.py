@@ -21,7 +21,7 @@ pytest.register_assert_rewrite("holdfast.testing.contracts")
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker that the contract suites use."""
     config.addinivalue_line(
-        "markers", "requirement(*ids): the requirements in docs/requirements.md that it proves"
+        "markers", "requirement(*ids): what it proves, by the ids of docs/requirements.toml"
     )
 
 

@@ -1,7 +1,10 @@
 """Helpers that prepare jobs for the contract tests."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
+
+import pytest
 
 from holdfast.exports.model import (
     ExportJob,
@@ -30,6 +33,34 @@ class OpenRepository(Protocol):
     def __call__(
         self, clock: ManualClock, keep_seconds: float | None = None
     ) -> JobStateRepository: ...
+
+
+class JobPromises:
+    """Promises of a job store. Each test has a store of its own, and the store's clock."""
+
+    clock: ManualClock
+    jobs: JobStateRepository
+
+    @pytest.fixture
+    def open_repository(self) -> OpenRepository:
+        """Return a function that opens this test's store, which is empty at first.
+
+        Every call opens the same store once more. The fixture closes what it opened.
+        """
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def prepare_store(self, open_repository: OpenRepository) -> None:
+        """Open the store once."""
+        self.clock = ManualClock()
+        self.jobs = open_repository(self.clock)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Check that the context leaves the job as it is."""
+        before = read_job(self.jobs)
+        yield
+        assert read_job(self.jobs) == before
 
 
 def new_job(clock: ManualClock, job_id: str = "job", **fields: Any) -> ExportJob:

@@ -10,6 +10,7 @@ from contracts.jobs.support import (
     BROKEN,
     GIVEN_UP,
     TOKEN,
+    JobPromises,
     OpenRepository,
     decide_job,
     finish_all_tasks,
@@ -52,7 +53,7 @@ def _is_failed(status: JobStatus) -> bool:
     return status is JobStatus.FAILED
 
 
-class StatusMovePromises:
+class StatusMovePromises(JobPromises):
     """The promises of both ways to set a status (JB-12)."""
 
     @pytest.fixture(params=[move_by_status, move_by_state])
@@ -64,111 +65,90 @@ class StatusMovePromises:
     @pytest.mark.requirement("R004-055", "R004-060", "R004-189", "R004-194")
     @pytest.mark.parametrize(("before", "after"), list(product(JobStatus, JobStatus)))
     def test_only_transitions_of_the_model_are_allowed(
-        self,
-        repository: JobStateRepository,
-        clock: ManualClock,
-        move: Move,
-        before: JobStatus,
-        after: JobStatus,
+        self, move: Move, before: JobStatus, after: JobStatus
     ) -> None:
-        bring_to(repository, clock, before)
-        before_job = read_job(repository)
-        clock.advance(1.0)
+        bring_to(self.jobs, self.clock, before)
+        before_job = read_job(self.jobs)
+        self.clock.advance(1.0)
         if before is after:
-            move(repository, after)
-            assert read_job(repository) == before_job
+            move(self.jobs, after)
+            assert read_job(self.jobs) == before_job
         elif before.can_become(after):
-            move(repository, after)
-            assert read_job(repository).status is after
-            assert read_job(repository).updated_at == clock.time()
+            move(self.jobs, after)
+            assert read_job(self.jobs).status is after
+            assert read_job(self.jobs).updated_at == self.clock.time()
         else:
             with pytest.raises(IllegalTransition):
-                move(repository, after)
-            assert read_job(repository) == before_job
+                move(self.jobs, after)
+            assert read_job(self.jobs) == before_job
 
     @pytest.mark.requirement("R004-194")
     @pytest.mark.parametrize("status", [JobStatus.COMPLETED, JobStatus.FAILED])
-    def test_a_job_whose_token_waits_is_not_ended(
-        self, repository: JobStateRepository, clock: ManualClock, move: Move, status: JobStatus
-    ) -> None:
-        finish_all_tasks(repository, clock, task_token=TOKEN)
-        before_job = read_job(repository)
-        with pytest.raises(IllegalTransition):
-            move(repository, status)
-        assert read_job(repository) == before_job
+    def test_a_job_whose_token_waits_is_not_ended(self, move: Move, status: JobStatus) -> None:
+        finish_all_tasks(self.jobs, self.clock, task_token=TOKEN)
+        with self.unchanged(), pytest.raises(IllegalTransition):
+            move(self.jobs, status)
 
     @pytest.mark.parametrize("status", [JobStatus.COMPLETED, JobStatus.FAILED])
     def test_a_job_whose_outcome_is_pending_is_not_ended_by_others(
-        self, repository: JobStateRepository, clock: ManualClock, move: Move, status: JobStatus
+        self, move: Move, status: JobStatus
     ) -> None:
-        decide_job(repository, clock, task_token=None)
-        before_job = read_job(repository)
-        with pytest.raises(IllegalTransition):
-            move(repository, status)
-        assert read_job(repository) == before_job
+        decide_job(self.jobs, self.clock, task_token=None)
+        with self.unchanged(), pytest.raises(IllegalTransition):
+            move(self.jobs, status)
 
     @pytest.mark.parametrize("lack", ["not sealed", "one left", "one failed"])
-    def test_a_job_is_not_completed_before_all_is_done(
-        self, repository: JobStateRepository, clock: ManualClock, move: Move, lack: str
-    ) -> None:
+    def test_a_job_is_not_completed_before_all_is_done(self, move: Move, lack: str) -> None:
         """(JB-04, JB-11)"""
         prepare = start_job if lack == "not sealed" else start_sealed_job
-        tasks = prepare(repository, clock, 2)
+        tasks = prepare(self.jobs, self.clock, 2)
         last = [] if lack == "one left" else [make_success(tasks[1])]
         if lack == "one failed":
             last = [make_failure(tasks[1])]
-        repository.record_results("job", [make_success(tasks[0]), *last])
-        before_job = read_job(repository)
-        with pytest.raises(IllegalTransition):
-            move(repository, JobStatus.COMPLETED)
-        assert read_job(repository) == before_job
+        self.jobs.record_results("job", [make_success(tasks[0]), *last])
+        with self.unchanged(), pytest.raises(IllegalTransition):
+            move(self.jobs, JobStatus.COMPLETED)
 
-    def test_a_job_of_which_all_is_done_can_be_completed(
-        self, repository: JobStateRepository, clock: ManualClock, move: Move
-    ) -> None:
-        finish_all_tasks(repository, clock)
-        clock.advance(5.0)
-        move(repository, JobStatus.COMPLETED)
-        job = read_job(repository)
-        assert (job.status, job.completed_at) == (JobStatus.COMPLETED, clock.time())
+    def test_a_job_of_which_all_is_done_can_be_completed(self, move: Move) -> None:
+        finish_all_tasks(self.jobs, self.clock)
+        self.clock.advance(5.0)
+        move(self.jobs, JobStatus.COMPLETED)
+        job = read_job(self.jobs)
+        assert (job.status, job.completed_at) == (JobStatus.COMPLETED, self.clock.time())
         assert job.callback.state is CallbackState.SENT
 
-    def test_a_given_up_job_may_still_begin_but_its_outcome_stands(
-        self, repository: JobStateRepository, clock: ManualClock
-    ) -> None:
-        repository.save(new_job(clock))
-        repository.give_up("job", GIVEN_UP)
-        repository.update_job_status("job", JobStatus.DOWNLOADING)
-        job = read_job(repository)
+    def test_a_given_up_job_may_still_begin_but_its_outcome_stands(self) -> None:
+        self.jobs.save(new_job(self.clock))
+        self.jobs.give_up("job", GIVEN_UP)
+        self.jobs.update_job_status("job", JobStatus.DOWNLOADING)
+        job = read_job(self.jobs)
         assert job.status is JobStatus.DOWNLOADING
         assert (job.callback.state, job.callback.error) == (CallbackState.PENDING, GIVEN_UP)
 
 
-class TransitionPromises:
+class TransitionPromises(JobPromises):
     """The promises about errors, expiry and counters of a transition."""
 
     @pytest.mark.requirement("R004-061", "R004-063")
     @pytest.mark.parametrize("error", [None, BROKEN])
-    def test_a_job_that_fails_keeps_the_reason(
-        self, repository: JobStateRepository, clock: ManualClock, error: JobError | None
-    ) -> None:
-        start_job(repository, clock)
-        clock.advance(5.0)
-        repository.update_job_status("job", JobStatus.FAILED, error)
-        job = read_job(repository)
-        assert (job.error, job.completed_at) == (error, clock.time())
+    def test_a_job_that_fails_keeps_the_reason(self, error: JobError | None) -> None:
+        start_job(self.jobs, self.clock)
+        self.clock.advance(5.0)
+        self.jobs.update_job_status("job", JobStatus.FAILED, error)
+        job = read_job(self.jobs)
+        assert (job.error, job.completed_at) == (error, self.clock.time())
         assert job.callback.state is CallbackState.SENT
         assert job.ttl is None
 
     @pytest.mark.requirement("R004-065")
     def test_a_job_that_ended_without_a_callback_gets_a_ttl_too(
-        self, open_repository: OpenRepository, clock: ManualClock
+        self, open_repository: OpenRepository
     ) -> None:
-        repository = open_repository(clock, keep_seconds=60.0)
-        start_job(repository, clock)
-        assert read_job(repository).ttl is None
-        repository.update_job_status("job", JobStatus.FAILED, BROKEN)
-        assert read_job(repository).ttl == clock.time() + 60
+        self.jobs = open_repository(self.clock, keep_seconds=60.0)
+        start_job(self.jobs, self.clock)
+        assert read_job(self.jobs).ttl is None
+        self.jobs.update_job_status("job", JobStatus.FAILED, BROKEN)
+        assert read_job(self.jobs).ttl == self.clock.time() + 60
 
     @pytest.mark.requirement("R004-189")
     @pytest.mark.parametrize(
@@ -178,27 +158,20 @@ class TransitionPromises:
     )
     @pytest.mark.parametrize("status", [JobStatus.DOWNLOADING, JobStatus.FAILED])
     def test_a_state_with_other_counters_is_refused(
-        self,
-        repository: JobStateRepository,
-        clock: ManualClock,
-        counters: dict[str, int],
-        status: JobStatus,
+        self, counters: dict[str, int], status: JobStatus
     ) -> None:
         """Only results change counters, so a state that was read before must not."""
-        tasks = start_sealed_job(repository, clock, 3)
-        repository.record_results("job", [make_success(tasks[0]), make_failure(tasks[1])])
-        before_job = read_job(repository)
+        tasks = start_sealed_job(self.jobs, self.clock, 3)
+        self.jobs.record_results("job", [make_success(tasks[0]), make_failure(tasks[1])])
+        before_job = read_job(self.jobs)
         with pytest.raises(IllegalTransition):
-            repository.update_job_state(
+            self.jobs.update_job_state(
                 "job", replace(before_job.state, status=status, **counters)
             )
-        assert read_job(repository) == before_job
+        assert read_job(self.jobs) == before_job
 
-    def test_the_current_state_again_changes_nothing(
-        self, repository: JobStateRepository, clock: ManualClock
-    ) -> None:
-        start_sealed_job(repository, clock, 3)
-        before_job = read_job(repository)
-        clock.advance(1.0)
-        repository.update_job_state("job", JobState(JobStatus.DOWNLOADING, total_tasks=3))
-        assert read_job(repository) == before_job
+    def test_the_current_state_again_changes_nothing(self) -> None:
+        start_sealed_job(self.jobs, self.clock, 3)
+        with self.unchanged():
+            self.clock.advance(1.0)
+            self.jobs.update_job_state("job", JobState(JobStatus.DOWNLOADING, total_tasks=3))

@@ -2,10 +2,10 @@
 
     service.py    SimulatedSqs, which a test makes and inspects, its clients and recorded calls
     registry.py   queues by name: create, find, configure, delete, and move dead letters
-    sending.py, receiving.py   the operations on messages
-    queue.py, message.py       the state of a queue
-    faults.py                  scripted failures
-    errors.py                  AWS's error codes, and the ranges of its parameters
+    message_calls.py        the operations on messages
+    queue.py, message.py    the state of a queue
+    faults.py               scripted failures
+    errors.py               AWS's error codes, and the ranges of its parameters
 
 Where AWS differs from its documentation, the simulation follows AWS's recorded responses.
 """

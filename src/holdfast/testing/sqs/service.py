@@ -18,10 +18,15 @@ from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.testing.sqs.errors import ServiceError, make_response_metadata, sqs_error
 from holdfast.testing.sqs.faults import CallFailure, Fault, Faults, RefusedEntries
 from holdfast.testing.sqs.message import IdSource
+from holdfast.testing.sqs.message_calls import (
+    ReceiptCalls,
+    ReceiveCalls,
+    StaleHandles,
+    check_send_batch,
+    send_message,
+)
 from holdfast.testing.sqs.queue import SimulatedQueue
-from holdfast.testing.sqs.receiving import ReceiptCalls, ReceiveCalls, StaleHandles
 from holdfast.testing.sqs.registry import MessageMoves, QueueRegistry, Response
-from holdfast.testing.sqs.sending import check_send_batch, send_message
 
 MAX_IN_FLIGHT = 120_000
 MAX_ENTRIES = 10
@@ -113,7 +118,7 @@ class SimulatedSqs:
         assert sqs.calls.count("SendMessage") == 4
 
     Visibility, delays, retention and long polls follow `clock`.
-    `stale_handles` says what happens to stale receipts (see receiving.py); code should work
+    `stale_handles` says what happens to stale receipts (see message_calls.py); code should work
     in all three modes. The same `seed` gives the same ids.
     """
 

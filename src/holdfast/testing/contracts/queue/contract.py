@@ -10,22 +10,21 @@ import pytest
 
 from holdfast.queue.manager import QueueManager
 from holdfast.testing import ManualClock
-from holdfast.testing.contracts.queue.bad_input import BadInputPromises
+from holdfast.testing.contracts.queue.bad_input import BadInputPromises, SchemaPromises
 from holdfast.testing.contracts.queue.cancelling import CancelPromises
-from holdfast.testing.contracts.queue.checkpoints import CheckpointPromises
+from holdfast.testing.contracts.queue.checkpoints import CheckpointPromises, ResultPromises
 from holdfast.testing.contracts.queue.concurrency import QueueConcurrencyPromises
 from holdfast.testing.contracts.queue.dead_letters import DeadLetterPromises
-from holdfast.testing.contracts.queue.dedupe import DedupePromises
-from holdfast.testing.contracts.queue.delivery import DeliveryPromises
+from holdfast.testing.contracts.queue.delivery import (
+    DedupePromises,
+    DelayPromises,
+    DeliveryPromises,
+)
 from holdfast.testing.contracts.queue.inspection import InspectionPromises
-from holdfast.testing.contracts.queue.leasing import LeasePromises
-from holdfast.testing.contracts.queue.results import ResultPromises
-from holdfast.testing.contracts.queue.schemas import SchemaPromises
+from holdfast.testing.contracts.queue.leasing import LeasePromises, StaleHolderPromises
 from holdfast.testing.contracts.queue.searching import SearchPromises
 from holdfast.testing.contracts.queue.settling import SettlePromises
-from holdfast.testing.contracts.queue.stale_holders import StaleHolderPromises
 from holdfast.testing.contracts.queue.support import AnyQueue, Inject, MakeQueue, take_snapshot
-from holdfast.testing.contracts.queue.waiting import DelayPromises
 
 
 class QueueContract(

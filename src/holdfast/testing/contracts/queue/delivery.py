@@ -1,6 +1,10 @@
-"""DeliveryPromises: a message that is pushed is delivered once, in time and unchanged."""
+"""A pushed message is delivered once, unchanged and in time, and not twice with dedupe."""
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
+from threading import Event
+from typing import Any
 
 import pytest
 
@@ -17,6 +21,7 @@ from holdfast.testing.contracts.queue.support import (
     poll_all,
     poll_one,
     push_and_poll,
+    require_capabilities,
 )
 
 
@@ -179,3 +184,200 @@ class DeliveryPromises:
     ) -> None:
         with pytest.raises(ValueError, match=next(iter(setting))):
             make_queue(**setting)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until other threads have made the condition true; fail after 30 seconds."""
+    pause = Event()
+    for _ in range(30_000):
+        if condition():
+            return
+        pause.wait(0.001)
+    pytest.fail("the condition was not true after 30 seconds")
+
+
+class DelayPromises:
+    """Promises about the waiting of a poll."""
+
+    @pytest.fixture
+    def auto_clock(self, clock: ManualClock) -> ManualClock:
+        """The clock in a mode in which each wait moves it."""
+        clock.auto_advance = True
+        return clock
+
+    def test_a_poll_waits_as_long_as_requested(
+        self, queue: AnyQueue, auto_clock: ManualClock
+    ) -> None:
+        before = auto_clock.monotonic()
+        assert queue.poll(wait_seconds=5) == []
+        assert auto_clock.monotonic() - before == pytest.approx(5, abs=0.3)
+
+    def test_a_poll_does_not_wait_unless_requested(
+        self, queue: AnyQueue, auto_clock: ManualClock
+    ) -> None:
+        before = auto_clock.monotonic()
+        assert queue.poll() == []
+        assert auto_clock.monotonic() == before
+
+    def test_a_poll_does_not_wait_when_a_message_is_ready(
+        self, queue: AnyQueue, auto_clock: ManualClock
+    ) -> None:
+        queue.push_many(AnyMessage() for _ in range(3))
+        before = auto_clock.monotonic()
+        assert len(queue.poll(10, wait_seconds=60)) == 3
+        assert auto_clock.monotonic() == before
+
+    def test_a_poll_ends_when_a_delayed_message_is_due(
+        self, queue: AnyQueue, auto_clock: ManualClock
+    ) -> None:
+        queue.push(AnyMessage(), delay_seconds=3)
+        before = auto_clock.monotonic()
+        [_] = queue.poll(wait_seconds=60)
+        assert 3 <= auto_clock.monotonic() - before <= 4
+
+    def test_a_poll_ends_when_a_lease_expires(
+        self, queue: AnyQueue, auto_clock: ManualClock
+    ) -> None:
+        push_and_poll(queue)
+        before = auto_clock.monotonic()
+        [again] = queue.poll(wait_seconds=10 * LEASE)
+        assert again.attempts == 2
+        assert LEASE <= auto_clock.monotonic() - before <= LEASE + 1
+
+    def test_a_poll_ends_when_another_worker_pushes(
+        self, queue: AnyQueue, clock: ManualClock, make_queue: Callable[[], AnyQueue]
+    ) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            polling: Future[list[Any]] = pool.submit(queue.poll, wait_seconds=1000)
+            wait_until(lambda: clock.waiting == 1)
+            make_queue().push(AnyMessage(id="a"))
+            before = clock.monotonic()
+            clock.advance(1)
+            [message] = polling.result(30)
+        assert message.id == "a"
+        assert clock.monotonic() == before + 1
+
+    def test_a_poll_ends_at_once_when_stop_is_set(
+        self, queue: AnyQueue, clock: ManualClock
+    ) -> None:
+        stop = Event()
+        with ThreadPoolExecutor(1) as pool:
+            polling = pool.submit(queue.poll, wait_seconds=1_000_000, stop=stop)
+            wait_until(lambda: clock.waiting == 1)
+            stop.set()
+            done, _ = wait([polling], 30)
+            clock.advance(2_000_000)  # a poll that ignores stop must not block the tests
+        assert done
+        assert polling.result() == []
+
+    def test_a_poll_does_not_wait_when_stop_is_set_already(
+        self, queue: AnyQueue, auto_clock: ManualClock
+    ) -> None:
+        stop = Event()
+        stop.set()
+        before = auto_clock.monotonic()
+        assert queue.poll(wait_seconds=60, stop=stop) == []
+        assert auto_clock.monotonic() == before
+
+
+class DedupePromises:
+    """Promises about queues with `dedupe`."""
+
+    @pytest.fixture
+    def deduping(self, make_queue: MakeQueue) -> AnyQueue:
+        """A queue with `dedupe`."""
+        require_capabilities(make_queue(), "dedupe")
+        return make_queue(dedupe=True)
+
+    def test_an_id_that_is_waiting_is_not_pushed_twice(self, deduping: AnyQueue) -> None:
+        assert deduping.push(AnyMessage(id="a", which=1)) == "a"
+        assert deduping.push(AnyMessage(id="a", which=2)) == "a"
+        assert [message.which for message in poll_all(deduping)] == [1]
+
+    def test_an_id_that_is_delayed_is_not_pushed_twice(self, deduping: AnyQueue) -> None:
+        deduping.push(AnyMessage(id="a"), delay_seconds=10)
+        deduping.push(AnyMessage(id="a"))
+        assert (deduping.stats().delayed, deduping.stats().ready) == (1, 0)
+
+    def test_an_id_that_is_leased_is_not_pushed_twice(self, deduping: AnyQueue) -> None:
+        message = push_and_poll(deduping, id="a")
+        deduping.push(AnyMessage(id="a"))
+        assert deduping.poll() == []
+        deduping.extend(message)
+        deduping.push(AnyMessage(id="a"))
+        assert deduping.poll() == []
+
+    def test_an_id_that_was_nacked_is_not_pushed_twice(self, deduping: AnyQueue) -> None:
+        deduping.nack(push_and_poll(deduping, id="a"), delay_seconds=0)
+        deduping.push(AnyMessage(id="a"))
+        assert deduping.stats().ready == 1
+
+    def test_an_id_that_is_completed_is_not_pushed_twice(
+        self, deduping: AnyQueue, clock: ManualClock
+    ) -> None:
+        deduping.ack(push_and_poll(deduping, id="a"))
+        clock.advance(MUCH_LATER)
+        deduping.push(AnyMessage(id="a"))
+        assert deduping.poll() == []
+        assert_completed(deduping, 1)
+
+    def test_an_id_is_free_again_once_its_completed_message_is_purged(
+        self, deduping: AnyQueue, clock: ManualClock
+    ) -> None:
+        require_capabilities(deduping, "purge")
+        deduping.ack(push_and_poll(deduping, id="a"))
+        clock.advance(5 * 3600)
+        assert deduping.purge(3600) == 1
+        deduping.push(AnyMessage(id="a"))
+        assert poll_one(deduping).id == "a"
+
+    def test_an_id_that_failed_may_be_pushed_again(self, deduping: AnyQueue) -> None:
+        deduping.dead_letter(push_and_poll(deduping, id="a", which=1), "no use")
+        deduping.push(AnyMessage(id="a", which=2))
+        deduping.push(AnyMessage(id="a", which=3))
+        assert [message.which for message in poll_all(deduping)] == [2]
+        assert deduping.stats().failed == 1
+
+    def test_an_id_out_of_attempts_may_be_pushed_again(self, make_queue: MakeQueue) -> None:
+        require_capabilities(make_queue(), "dedupe")
+        deduping = make_queue(dedupe=True, max_attempts=1)
+        deduping.nack(push_and_poll(deduping, id="a", which=1), delay_seconds=0)
+        assert deduping.poll() == []
+        deduping.push(AnyMessage(id="a", which=2))
+        assert poll_one(deduping).which == 2
+
+    def test_a_redriven_id_is_not_pushed_twice(self, deduping: AnyQueue) -> None:
+        deduping.dead_letter(push_and_poll(deduping, id="a", which=1), "no use")
+        deduping.redrive()
+        deduping.push(AnyMessage(id="a", which=2))
+        assert [message.which for message in poll_all(deduping)] == [1]
+
+    def test_one_batch_holds_an_id_only_once(self, deduping: AnyQueue) -> None:
+        ids = ["a", "b", "a", "a", "c"]
+        assert deduping.push_many(AnyMessage(id=message_id) for message_id in ids) == ids
+        assert sorted(message.id for message in poll_all(deduping)) == ["a", "b", "c"]
+
+    def test_producers_know_of_each_others_ids(self, make_queue: MakeQueue) -> None:
+        require_capabilities(make_queue(), "dedupe")
+        for _ in range(3):
+            make_queue(dedupe=True).push(AnyMessage(id="a"))
+        assert len(poll_all(make_queue(dedupe=True))) == 1
+
+    def test_ids_that_look_alike_are_not_the_same(self, deduping: AnyQueue) -> None:
+        # Case, composed and decomposed é, separators, look-alike and trailing characters.
+        ids = [
+            "a",
+            "A",
+            "a ",
+            "a/b",
+            "a_b",
+            "a.b",
+            "\u00e9",
+            "e\u0301",
+            "\u0430",
+            "a\0",
+            "0",
+            "00",
+        ]
+        deduping.push_many(AnyMessage(id=message_id) for message_id in ids)
+        assert sorted(message.id for message in poll_all(deduping)) == sorted(ids)

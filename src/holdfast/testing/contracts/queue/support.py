@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from holdfast.events import Event
-from holdfast.queue.manager import MessageInfo, MessageState, QueueManager
+from holdfast.queue.info import MessageInfo, MessageState
+from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import AnyMessage, QueueMessage, get_lease
 from holdfast.testing import ManualClock
 
