@@ -22,13 +22,14 @@ __all__, __getattr__ = lazy_exports(
         "lease.lease": "Lease LeaseSource LeaseState Refused Renewed Unanswered",
         "queue.admission": "Delivery",
         "queue.aio": "AsyncQueue",
-        "queue.manager": "MessageInfo MessageState QueueManager QueueStats",
-        "queue.message": "AnyMessage EnrichmentMessage Message MessageCodec QueueMessage "
-        "attach_lease",
+        "queue.info": "MessageInfo QueueStats",
+        "queue.manager": "QueueManager",
+        "queue.message": "AnyMessage EnrichmentMessage Message MessageCodec MessageState "
+        "QueueMessage attach_lease",
         "queue.operator": "QueueOperator",
-        "worker.context": "Context",
+        "worker.runner": "Context",
         "worker.outcome": "Done GiveBack Reject Retry",
-        "worker.in_flight": "WorkerReport",
+        "worker.settle": "WorkerReport",
         "worker.worker": "Worker",
     },
 )

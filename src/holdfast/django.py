@@ -33,11 +33,12 @@ from pydantic import Field
 
 from holdfast.errors import Unsupported
 from holdfast.lease.clock import utc_now
-from holdfast.queue.manager import MessageInfo, MessageState, QueueManager
+from holdfast.queue.info import MessageInfo, MessageState
+from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import QueueMessage
 from holdfast.queues.opening import open_queue
-from holdfast.worker.context import Context
 from holdfast.worker.outcome import Done, Reject, done_with_result
+from holdfast.worker.runner import Context
 
 try:
     from django.tasks import base, exceptions, signals

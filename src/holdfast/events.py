@@ -19,52 +19,8 @@ from typing import TYPE_CHECKING, Any, dataclass_transform
 from holdfast._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.chat.events import BatchBegun as BatchBegun
-    from holdfast.chat.events import BatchFailed as BatchFailed
-    from holdfast.chat.events import BatchParked as BatchParked
-    from holdfast.chat.events import ConversationEvent as ConversationEvent
-    from holdfast.chat.events import FragmentStaged as FragmentStaged
-    from holdfast.chat.events import InboundRefused as InboundRefused
-    from holdfast.chat.events import LockBusy as LockBusy
-    from holdfast.chat.events import LockNotRenewed as LockNotRenewed
-    from holdfast.chat.events import LockTakenOver as LockTakenOver
-    from holdfast.chat.events import NothingStaged as NothingStaged
-    from holdfast.chat.events import ReleaseFailed as ReleaseFailed
-    from holdfast.chat.events import ReplySent as ReplySent
-    from holdfast.chat.events import ReplyWritten as ReplyWritten
-    from holdfast.chat.events import SendInDoubt as SendInDoubt
-    from holdfast.chat.events import SentNotRecorded as SentNotRecorded
-    from holdfast.chat.events import SweepFinished as SweepFinished
-    from holdfast.chat.events import TurnFinished as TurnFinished
-    from holdfast.chat.events import WebhookFailed as WebhookFailed
-    from holdfast.chat.events import WebhookRefused as WebhookRefused
-    from holdfast.chat.events import WindowOpened as WindowOpened
-    from holdfast.chat.events import WindowProlonged as WindowProlonged
-    from holdfast.exports.events import ActiveJobs as ActiveJobs
-    from holdfast.exports.events import ActiveJobsUnknown as ActiveJobsUnknown
-    from holdfast.exports.events import CallbackFailed as CallbackFailed
-    from holdfast.exports.events import CallbackSent as CallbackSent
-    from holdfast.exports.events import HeartbeatFailed as HeartbeatFailed
-    from holdfast.exports.events import HeartbeatSent as HeartbeatSent
-    from holdfast.exports.events import IntervalTight as IntervalTight
-    from holdfast.exports.events import JobCancelled as JobCancelled
-    from holdfast.exports.events import JobEvent as JobEvent
-    from holdfast.exports.events import JobFinished as JobFinished
-    from holdfast.exports.events import JobNotReconciled as JobNotReconciled
-    from holdfast.exports.events import JobResumed as JobResumed
-    from holdfast.exports.events import JobSealed as JobSealed
-    from holdfast.exports.events import JobStalled as JobStalled
-    from holdfast.exports.events import JobStarted as JobStarted
-    from holdfast.exports.events import OrchestratorDisabled as OrchestratorDisabled
-    from holdfast.exports.events import OrchestratorStarted as OrchestratorStarted
-    from holdfast.exports.events import OrchestratorStopped as OrchestratorStopped
-    from holdfast.exports.events import OrchestratorStopping as OrchestratorStopping
-    from holdfast.exports.events import PoolWorkerEnded as PoolWorkerEnded
-    from holdfast.exports.events import PoolWorkerStarted as PoolWorkerStarted
-    from holdfast.exports.events import StepFunctionsTimedOut as StepFunctionsTimedOut
-    from holdfast.exports.events import TaskCompleted as TaskCompleted
-    from holdfast.exports.events import TaskFailed as TaskFailed
-    from holdfast.exports.events import TaskRetried as TaskRetried
+    from holdfast.chat.events import *  # noqa: F403
+    from holdfast.exports.events import *  # noqa: F403
     from holdfast.queue.event_log import EventLog as EventLog
 
 _log = logging.getLogger("holdfast")

@@ -10,11 +10,11 @@ __all__, __getattr__ = lazy_exports(
         "exports.engine": "EngineSettings JobEngine",
         "exports.errors": "AlreadySealed IllegalTransition InvalidJob JobClosed JobExists "
         "JobNotFound",
-        "exports.heartbeats.orchestrator": "HeartbeatOrchestrator",
+        "exports.orchestrator": "HeartbeatOrchestrator",
         "exports.model": "ExportJob ExportTask JobError JobState JobStatus TaskResult "
         "TaskStatus TaskToken",
         "exports.pool.pool": "WorkerPool",
-        "exports.pool.ports": "Assignment TaskHandler TaskSource",
+        "exports.pool.worker": "Assignment TaskHandler TaskSource",
         "exports.ports": "JobStateRepository StepFunctions",
         "exports.reconciler": "Reconciler",
         "exports.runner": "JobRunner",

@@ -9,9 +9,6 @@ from holdfast.exports.errors import InvalidJob as InvalidJob
 from holdfast.exports.errors import JobClosed as JobClosed
 from holdfast.exports.errors import JobExists as JobExists
 from holdfast.exports.errors import JobNotFound as JobNotFound
-from holdfast.exports.heartbeats.orchestrator import (
-    HeartbeatOrchestrator as HeartbeatOrchestrator,
-)
 from holdfast.exports.model import ExportJob as ExportJob
 from holdfast.exports.model import ExportTask as ExportTask
 from holdfast.exports.model import JobError as JobError
@@ -20,10 +17,13 @@ from holdfast.exports.model import JobStatus as JobStatus
 from holdfast.exports.model import TaskResult as TaskResult
 from holdfast.exports.model import TaskStatus as TaskStatus
 from holdfast.exports.model import TaskToken as TaskToken
+from holdfast.exports.orchestrator import (
+    HeartbeatOrchestrator as HeartbeatOrchestrator,
+)
 from holdfast.exports.pool.pool import WorkerPool as WorkerPool
-from holdfast.exports.pool.ports import Assignment as Assignment
-from holdfast.exports.pool.ports import TaskHandler as TaskHandler
-from holdfast.exports.pool.ports import TaskSource as TaskSource
+from holdfast.exports.pool.worker import Assignment as Assignment
+from holdfast.exports.pool.worker import TaskHandler as TaskHandler
+from holdfast.exports.pool.worker import TaskSource as TaskSource
 from holdfast.exports.ports import JobStateRepository as JobStateRepository
 from holdfast.exports.ports import StepFunctions as StepFunctions
 from holdfast.exports.reconciler import Reconciler as Reconciler

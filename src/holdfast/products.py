@@ -38,7 +38,7 @@ class Product:
     metrics: str
     """Its part of the table of metrics."""
     spans: str
-    """Takes a tracer and a clock, and returns a subscriber that shows events as spans."""
+    """Takes StepSpans, and returns a subscriber that shows events as spans."""
 
 
 def load_part(place: str) -> Any:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
 from holdfast.errors import ConfigError, MalformedMessage
-from holdfast.worker.context import Context
+from holdfast.worker.runner import Context
 
 CONTEXT = "ctx"
 _OF_PUSH = ("delay", "id")

@@ -17,12 +17,10 @@ from holdfast.events import ResultNotKept
 from holdfast.lease.lease import Lease
 from holdfast.process.liveness import LivenessLimits
 from holdfast.queue.manager import QueueManager
-from holdfast.worker.context import DirectExecutor, Executor
 from holdfast.worker.fetcher import Fetcher
-from holdfast.worker.in_flight import InFlight
-from holdfast.worker.outcome import Done, Outcome, Reject, Retry
-from holdfast.worker.runner import Runner, SlotRunner
-from holdfast.worker.settle import describe_failures
+from holdfast.worker.outcome import Done, Outcome, Retry, reject_last
+from holdfast.worker.runner import DirectExecutor, Executor, SlotRunner
+from holdfast.worker.settle import InFlight
 from holdfast.worker.watchdog import EXIT_TIMEOUT_SECONDS, Watchdog, pickle_handler
 from holdfast.worker.worker import Worker
 
@@ -62,8 +60,8 @@ class TaskWorker(Worker[TaskMessage]):
 
     def _make_runner(
         self, fetcher: Fetcher[TaskMessage], in_flight: InFlight[TaskMessage]
-    ) -> Runner:
-        results = ResultReporter(in_flight)
+    ) -> SlotRunner[TaskMessage]:
+        reported: dict[str, object] = {}
 
         def make_executor() -> TaskExecutor:
             watchdog: Watchdog[TaskMessage] | None = None
@@ -71,7 +69,7 @@ class TaskWorker(Worker[TaskMessage]):
                 limits = _find_strictest(self._tasks, "process")
                 watchdog = Watchdog(self._pickled_tasks, limits, in_flight)
             return TaskExecutor(
-                self._tasks, in_flight, watchdog, results, self._default_attempts
+                self._tasks, in_flight, watchdog, reported, self._default_attempts
             )
 
         return SlotRunner(
@@ -102,47 +100,29 @@ def _find_strictest(tasks: Tasks, isolation: str) -> LivenessLimits:
     )
 
 
-class ResultReporter:
-    """Reports once for each task of a run that what it returns is not kept."""
-
-    def __init__(self, in_flight: InFlight[TaskMessage]) -> None:
-        self._in_flight = in_flight
-        self._reported: dict[str, object] = {}
-
-    def check(self, message: TaskMessage, lease: Lease, outcome: Done) -> None:
-        """Report a result that is not kept."""
-        queue = self._in_flight.queue
-        reason = outcome.ignored
-        if outcome.result is not None and "results" not in queue.capabilities:
-            reason = "this kind of queue keeps no results"
-        token = object()  # setdefault decides between slots that report at the same time
-        if reason and self._reported.setdefault(message.task, token) is token:
-            self._in_flight.events.emit(
-                ResultNotKept(queue.name, message.id, lease.attempt, message.task, reason)
-            )
-
-
 class TaskExecutor(Executor[TaskMessage]):
-    """Runs each message where its task asks, and applies the retries of the task."""
+    """Runs each message where its task asks, and applies the retries of the task.
+
+    The executors of a run share `reported`, so that a task whose results are not kept is
+    reported once.
+    """
 
     def __init__(
         self,
         tasks: Tasks,
         in_flight: InFlight[TaskMessage],
         watchdog: Watchdog[TaskMessage] | None,
-        results: ResultReporter,
+        reported: dict[str, object],
         default_attempts: int,
     ) -> None:
         self._tasks = tasks
         self._direct = DirectExecutor(TaskRouter(tasks), in_flight.make_context)
         self._watchdog = watchdog
-        self._results = results
+        self.prepare = None if watchdog is None else watchdog.prepare
+        self._in_flight = in_flight
+        self._reported = reported
         self._default_attempts = default_attempts
         self._random = Random()
-
-    def prepare(self) -> bool:
-        """Start the child process, if there is to be one."""
-        return self._watchdog is None or self._watchdog.prepare()
 
     def execute(self, message: TaskMessage, lease: Lease) -> Outcome:
         """Run the task and return its outcome, which is final after its last attempt."""
@@ -151,11 +131,11 @@ class TaskExecutor(Executor[TaskMessage]):
         settings = task.settings
         max_attempts = settings.max_attempts or self._default_attempts
         if lease.attempt > max_attempts:  # the last one was lost with its worker
-            reason = f"{describe_failures(max_attempts)}, last: its worker died or froze"
-            return Reject(reason, log_reason=reason)
+            lost = "its worker died or froze"
+            return reject_last(Retry(reason=lost, log_reason=lost), max_attempts)
         outcome = self._run(settings, message, lease)
         if isinstance(outcome, Done):
-            self._results.check(message, lease, outcome)
+            self._report_lost_result(message, lease, outcome)
         if isinstance(outcome, Retry):
             return self._limit_retries(outcome, settings, lease.attempt, max_attempts)
         return outcome
@@ -171,16 +151,21 @@ class TaskExecutor(Executor[TaskMessage]):
         self, outcome: Retry, settings: TaskSettings, attempt: int, max_attempts: int
     ) -> Outcome:
         if attempt >= max_attempts:
-            failed = describe_failures(attempt)
-            return Reject(
-                f"{failed}, last: {outcome.reason}",
-                outcome.detail,
-                f"{failed}, last: {outcome.log_reason}",
-                outcome.exception,
-            )
+            return reject_last(outcome, attempt)
         if outcome.after_seconds is None and settings.backoff is not None:
             return replace(outcome, after_seconds=settings.backoff.delay(attempt, self._random))
         return outcome
+
+    def _report_lost_result(self, message: TaskMessage, lease: Lease, outcome: Done) -> None:
+        queue = self._in_flight.queue
+        reason = outcome.ignored
+        if outcome.result is not None and "results" not in queue.capabilities:
+            reason = "this kind of queue keeps no results"
+        token = object()  # setdefault decides between slots that report at the same time
+        if reason and self._reported.setdefault(message.task, token) is token:
+            self._in_flight.events.emit(
+                ResultNotKept(queue.name, message.id, lease.attempt, message.task, reason)
+            )
 
     def close(self) -> None:
         """Close the event loop and end the child process."""

@@ -22,8 +22,8 @@ from threading import Lock
 from typing import Any
 
 from holdfast.aws.json_client.client import JsonClient
-from holdfast.aws.json_client.operations import SERVICES
 from holdfast.aws.json_client.settings import (
+    SERVICES,
     ClientSettings,
     ask_botocore,
     can_be_called,

@@ -92,7 +92,6 @@ class SQSHeartbeat(HeartbeatOptions):
         self._call_lock = Lock()
         self._latest_run: HeartbeatRun | None = None
         self._reason = ""
-        self._past_transient_errors = 0
         self._sqs_client = self.client
         if self.client is None:
             # A call must fail within half an interval, because `stop` waits for it.
@@ -238,12 +237,6 @@ class SQSHeartbeat(HeartbeatOptions):
         if (error := self.check_for_errors()) is not None:
             raise LeaseLost(self._reason) from error
 
-    @property
-    def transient_errors(self) -> int:
-        """How many calls failed with a transient error, over all starts."""
-        run = self._latest_run
-        return self._past_transient_errors + (run.transient_errors if run else 0)
-
     # -- one run
 
     def _run(self, run: HeartbeatRun) -> None:
@@ -309,7 +302,6 @@ class SQSHeartbeat(HeartbeatOptions):
     def _begin_run(self) -> HeartbeatRun:
         if self._latest_run is not None:
             self._hidden_until = self._latest_run.lease.deadline
-            self._past_transient_errors += self._latest_run.transient_errors
         elif self._hidden_until is None:
             first_seconds = self.initial_visibility_sec
             if first_seconds is None:

@@ -10,7 +10,7 @@ extension that would exceed them; it refuses it.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from hashlib import sha256
 from math import inf, isfinite
 from threading import Lock
@@ -87,6 +87,8 @@ class HeartbeatOptions:
     on_lost: Callable[[BaseException], None] | None = None
     on_near_cap: Callable[[float], None] | None = None
     clock: Clock = SYSTEM_CLOCK
+    transient_errors: int = field(default=0, init=False)
+    """How many calls failed with a transient error, over all starts."""
 
     def __post_init__(self) -> None:
         for name in ("queue_url", "receipt_handle"):
@@ -140,7 +142,6 @@ class HeartbeatRun:
     events: Events
     target: Callable[[], None] | None = None  # of the thread; see BackgroundLoop
     error: BaseException | None = None  # the first since a success
-    transient_errors: int = 0
     consecutive_failures: int = 0
 
     def __post_init__(self) -> None:
@@ -170,24 +171,15 @@ class HeartbeatRun:
             cap_warning_seconds=max(0.0, min(_CAP_WARNING_SECONDS, (cap_at - now) / 4)),
         )
         self._keeper.hold(self.lease, stall_seconds=options.stall_timeout_sec)
-        self.first_at = self._compute_first_beat_at(now)
+        # If less time is left than usual (the message was received some time ago, or with a
+        # shorter visibility), extend within half of it, so that the other half remains for
+        # retries. If more time is left, the keeper extends later, because an extension would
+        # shorten it.
+        wait_seconds = min(options.interval_sec, (self.lease.deadline - now) / 2)
+        soon_at = now if options.initial_beat else now + wait_seconds
+        self.first_at = min(soon_at, compute_loss_time(self.lease))
         thread_name = f"sqs-heartbeat-{options.label}"
         self.loop = BackgroundLoop(thread_name, self.tick, self.clock, target=self.target)
-
-    def _compute_first_beat_at(self, started_at: float) -> float:
-        """Return when to extend first, which is normally one interval after the start.
-
-        If less time is left than usual (the message was received some time ago, or with a
-        shorter visibility), extend within half of it, so that the other half remains for
-        retries. If more time is left, extend that much later, because an extension would
-        shorten it.
-        """
-        options, lease = self.options, self.lease
-        if options.initial_beat:
-            return started_at
-        usual_at = lease.deadline - (1 - options.renew_after) * lease.seconds  # as the keeper
-        soon_at = started_at + min(options.interval_sec, (lease.deadline - started_at) / 2)
-        return min(max(usual_at, soon_at), compute_loss_time(lease))
 
     # -- in the thread
 
@@ -200,12 +192,11 @@ class HeartbeatRun:
         if self.clock.monotonic() < self.first_at:
             return self.first_at
         try:
-            next_at = self._keeper.tick().next_at
+            return self._keeper.tick().next_at
         except BaseException as error:
             self.error = self.error or error
             self.lease.lose(_summarize_error(error))
             return inf
-        return inf if next_at is None else next_at
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
         """Extend the message's visibility, unless a call is still in progress."""
@@ -226,7 +217,7 @@ class HeartbeatRun:
         kinds = {kind.__name__ for kind in type(error).__mro__}
         if not kinds & _OUTAGES or kinds & _BUGS or not is_transient(error):
             return Refused(_summarize_error(error))
-        self.transient_errors += 1
+        self.options.transient_errors += 1
         self.consecutive_failures += 1
         max_failures = self.options.max_transient_failures
         if max_failures is not None and self.consecutive_failures > max_failures:

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
 
 import typer
 
 from holdfast import text as text_module
-from holdfast.cli.console import info
-from holdfast.cli.errors import UsageError
+from holdfast.cli.console import UsageError, info
 from holdfast.urls import QUEUES, parse_url
 from holdfast.variables import QUEUE_VARIABLE, find_misspelt
 
@@ -30,28 +29,23 @@ QUEUE_HELP = (
 STDIN = "-"  # instead of a file or a text
 E = TypeVar("E", bound=Enum)
 
-MAX_COUNT = 1_000_000_000  # far more than is ever shown, and every store accepts it
+# The ranges of options. No store is asked for more than it accepts, and a number of threads or
+# processes without a limit would use up the machine before any work is done.
+ANY_COUNT = "0-1000000000"
+CONCURRENCY = ("--concurrency", "-c", "1-1024")
+PORT = "0-65535"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Queue = Annotated[str | None, typer.Argument(metavar="QUEUE", help=QUEUE_HELP)]
-Queues = Annotated[list[str] | None, typer.Argument(metavar="QUEUE...", help=QUEUE_HELP)]
+Every = Annotated[float, "Time between two updates."]
+Queue = Annotated[str | None, "<QUEUE>", QUEUE_HELP]
+Queues = Annotated[list[str] | None, "<QUEUE...>", QUEUE_HELP]
 QueueAndId = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="QUEUE ID", help=f"{QUEUE_HELP} Then the message's id, or the beginning of it."
-    ),
+    "<QUEUE ID>",
+    f"{QUEUE_HELP} Then the message's id, or the beginning of it.",
 ]
 WithBody = Annotated[bool, "--body", "Show the messages too."]
 Yes = Annotated[bool, "--yes", "-y", "Do not ask for confirmation."]
-
-
-def make_concurrency_option(text: str) -> Any:
-    """Return the --concurrency option.
-
-    Each unit has a thread or a process, so a number without a limit would use up the machine
-    before any work is done.
-    """
-    return typer.Option("--concurrency", "-c", min=1, max=1024, help=text)
 
 
 def parse_choice(

@@ -10,40 +10,24 @@ import typer
 
 import holdfast
 from holdfast.cli.arguments import AsJson
-from holdfast.cli.errors import ExitCode
+from holdfast.cli.console import ExitCode
 from holdfast.errors import ConfigError
 
 _PACKAGE = Path(holdfast.__file__).parent
 _FOLDERS = (_PACKAGE / "demo", _PACKAGE.parents[1] / "examples" / "demo")  # wheel, clone
 
 
-class Scenario(StrEnum):
-    """The scenarios that can be chosen."""
-
-    QUEUE = "queue"
-    EXPORT = "export"
-    CHAT = "chat"
-    ALL = "all"
-
-
-class QueueKind(StrEnum):
-    """The kinds of queue that the scenarios can run on."""
-
-    FILE = "file"
-    SQLITE = "sqlite"
+Scenario = StrEnum("Scenario", ["QUEUE", "EXPORT", "CHAT", "ALL"])
+QueueKind = StrEnum("QueueKind", ["FILE", "SQLITE"])
 
 
 def demo(
-    act: Annotated[Scenario, typer.Option(help="The scenario to run.")] = Scenario.ALL,
-    queue: Annotated[
-        QueueKind, typer.Option(help="The kind of queue to run on.")
-    ] = QueueKind.FILE,
-    tasks: Annotated[int, typer.Option(min=30, max=5000, help="Number of tasks.")] = 300,
-    workers: Annotated[
-        int, typer.Option(min=2, max=16, help="Number of worker processes.")
-    ] = 4,
-    files: Annotated[int, typer.Option(min=30, max=500, help="Number of files.")] = 120,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder.")] = False,
+    act: Annotated[Scenario, "The scenario to run."] = Scenario.ALL,
+    queue: Annotated[QueueKind, "The kind of queue to run on."] = QueueKind.FILE,
+    tasks: Annotated[int, "30-5000", "Number of tasks."] = 300,
+    workers: Annotated[int, "2-16", "Number of worker processes."] = 4,
+    files: Annotated[int, "30-500", "Number of files."] = 120,
+    keep: Annotated[bool, "Keep the temporary folder."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Kill workers, let a handler hang, and show that the totals still match."""

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.arguments import AsJson
-from holdfast.cli.console import info, print_json, print_result
-from holdfast.cli.errors import ExitCode, UsageError, silence_log
+from holdfast.cli.console import (
+    ExitCode,
+    UsageError,
+    info,
+    print_json,
+    print_result,
+    silence_log,
+)
 from holdfast.doctor.targets import examine_target, examine_worker, find_targets
 from holdfast.products import find_products
 from holdfast.urls import find_store_file
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.doctor.checks import CheckResult
     from holdfast.doctor.stores import StoreKind
 
-CreateTables = Annotated[bool, typer.Option("--create", help="Create the missing tables.")]
+CreateTables = Annotated[bool, "--create", "Create the missing tables."]
 _TARGETS = ", ".join(
     ["a queue", "a store (jobs.db, dynamodb:PREFIX)", *(each.group for each in find_products())]
 )
@@ -29,18 +35,13 @@ _SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red"
 def doctor(
     targets: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="TARGET",
-            help=f"What to check: {_TARGETS}. Without it, all that the environment configures.",
-        ),
+        "<TARGET>",
+        f"What to check: {_TARGETS}. Without it, all that the environment configures.",
     ] = None,
     metrics_port: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=65535,
-            help="Check only that the worker on this machine with this --metrics-port answers.",
-        ),
+        "1-65535",
+        "Check only that the worker on this machine with this --metrics-port answers.",
     ] = None,
     as_json: AsJson = False,
 ) -> None:

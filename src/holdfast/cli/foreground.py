@@ -13,24 +13,22 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, cast
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
 import typer
 
-from holdfast.cli.arguments import AsJson
-from holdfast.cli.console import info, is_terminal, print_either
-from holdfast.cli.errors import UsageError
-from holdfast.cli.live_view import EventCounts, LiveStatus, LiveView
+from holdfast.cli.arguments import PORT, AsJson
+from holdfast.cli.console import UsageError, info, is_terminal, print_either
+from holdfast.cli.live_view import LiveStatus, LiveView
 from holdfast.errors import HoldfastError
+from holdfast.events import Events
+from holdfast.queue.manager import QueueManager
+from holdfast.telemetry.logging import make_line_log
+from holdfast.telemetry.setup import QueueSampler, has_metrics, make_telemetry
 from holdfast.text import format_count, format_duration
-
-if TYPE_CHECKING:
-    from holdfast.events import Events
-    from holdfast.queue.manager import QueueManager
-    from holdfast.worker.worker import Worker, WorkerReport
+from holdfast.worker.worker import Worker, WorkerReport
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -45,23 +43,18 @@ R = TypeVar("R")
 class ServiceOptions:
     """The options of commands that work until they are stopped."""
 
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="Serve Prometheus metrics on this port."),
-    ] = None
+    metrics_port: Annotated[int | None, PORT, "Serve Prometheus metrics on this port."] = None
     metrics_host: Annotated[str, "Address to serve the metrics on."] = "127.0.0.1"
     log_format: Annotated[str | None, "text|json", "Log a line for each event."] = None
     as_json: AsJson = False
 
     @contextmanager
-    def attach_subscribers(self, events: "Events") -> Iterator[None]:
+    def attach_subscribers(self, events: Events) -> Iterator[None]:
         """Report metrics, and protect an ECS task, until the block is left.
 
         The options and the environment say which metrics. Raises UsageError for a wrong option,
         before a queue is created.
         """
-        from holdfast.telemetry.setup import make_telemetry
-
         if self.log_format not in (None, "text", "json"):
             raise UsageError(f"--log-format must be text or json; got {self.log_format!r}")
         for subscriber in make_telemetry(os.environ):
@@ -83,11 +76,10 @@ class ServiceOptions:
 
     def run(
         self,
-        runnable: "Runnable[WorkerReport]",
-        queues: "Sequence[QueueManager[Any]]",
-        events: "Events",
+        runner: "ForegroundRunner[WorkerReport]",
+        queues: Sequence[QueueManager[Any]],
+        events: Events,
         make_view: Callable[[], LiveView],
-        drain_seconds: float,
         ending: "EndOptions | None" = None,
         **log_options: Any,
     ) -> None:
@@ -96,15 +88,12 @@ class ServiceOptions:
         The depth of the queues is reported if there are metrics. Exits as the second signal
         demands.
         """
-        from holdfast.telemetry.setup import QueueSampler, has_metrics
-
         status = self._choose_status(events, make_view, **log_options)
-        runner = ForegroundRunner(runnable, status, drain_seconds)
         with ExitStack() as samplers:
             if self.metrics_port is not None or has_metrics(os.environ):
                 for queue in queues:
                     samplers.enter_context(QueueSampler(queue, events))
-            report = runner.run()
+            report = runner.run(status)
         if ending is not None and not runner.first_signal:
             ending.report_held(queues[0])
         counts = asdict(report).items()
@@ -115,7 +104,7 @@ class ServiceOptions:
 
     def _choose_status(
         self,
-        events: "Events",
+        events: Events,
         make_view: Callable[[], LiveView],
         *,
         tracebacks: bool = False,
@@ -127,8 +116,6 @@ class ServiceOptions:
         lines. Otherwise every event is logged, and no view is shown. `tracebacks` shows those
         of failed attempts, and `explain` is a command that shows more about a failed message.
         """
-        from holdfast.telemetry.logging import make_line_log
-
         live = is_terminal() and self.log_format is None
         log_style = cast(Literal["text", "json"], self.log_format or "text")
         events.subscribe(
@@ -144,24 +131,6 @@ class ServiceOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Runnable(Generic[R]):
-    """Work that runs until it is done, or until another thread stops it.
-
-    run            runs to the end and returns the result
-    stop           starts nothing more; running tasks may finish
-    stop_now       ends the running tasks
-    count_running  returns how many tasks are running
-    at_stop_now    says what happens to the {running} tasks then
-    """
-
-    run: Callable[[], R]
-    stop: Callable[[], None]
-    stop_now: Callable[[], None]
-    count_running: Callable[[], int]
-    at_stop_now: str = GIVEN_BACK
-
-
-@dataclass(frozen=True, slots=True)
 class EndOptions:
     """The options of commands that may end when the queue has no more work."""
 
@@ -172,11 +141,11 @@ class EndOptions:
         bool, "Exit when the queue is empty and no worker holds a message."
     ] = False
 
-    def run(self, worker: "Worker[Any]") -> "WorkerReport":
+    def run(self, worker: Worker[Any]) -> WorkerReport:
         """Run the worker until it is stopped or ends by itself."""
         return worker.run(until_empty=self.until_empty, until_done=self.until_done)
 
-    def report_held(self, queue: "QueueManager[Any]") -> None:
+    def report_held(self, queue: QueueManager[Any]) -> None:
         """Say how many messages other workers still hold, if they were not waited for."""
         if not self.until_empty or self.until_done:
             return
@@ -186,45 +155,53 @@ class EndOptions:
                 info(f"{held} still held by other workers; --until-done waits for them")
 
 
-def make_runnable(
-    worker: "Worker[Any]", counts: EventCounts, ending: EndOptions | None = None
-) -> "Runnable[WorkerReport]":
-    """Return a worker that ForegroundRunner can run."""
-    run = partial((ending or EndOptions()).run, worker)
-    at_stop_now = LEFT_TO_EXPIRE if worker.isolation == "thread" else GIVEN_BACK
-    return Runnable(run, worker.stop, worker.stop_now, lambda: counts.running, at_stop_now)
-
-
+@dataclass
 class ForegroundRunner(Generic[R]):
-    """Runs one Runnable from start to end.
+    """Runs work until it is done, or until signals stop it.
+
+    run_work       runs to the end and returns the result
+    stop           starts nothing more; running tasks may finish
+    stop_now       ends the running tasks
+    count_running  returns how many tasks are running
+    at_stop_now    says what happens to the {running} tasks then
 
     `first_signal` and `stopped_now_by` are the numbers of the signals that made it drain and
     stop, or 0.
     """
 
-    def __init__(self, runnable: Runnable[R], status: LiveStatus, drain_seconds: float) -> None:
-        self._runnable, self._status = runnable, status
-        self._drain_seconds = drain_seconds
+    run_work: Callable[[], R]
+    stop: Callable[[], None]
+    stop_now: Callable[[], None]
+    count_running: Callable[[], int]
+    drain_seconds: float
+    at_stop_now: str = GIVEN_BACK
+    first_signal = 0
+    stopped_now_by = 0
+
+    def __post_init__(self) -> None:
         # None means that the work is over. A signal handler may interrupt any call of a
         # SimpleQueue to put another item.
         self._signals: SimpleQueue[int | None] = SimpleQueue()
         self._result: Future[R] = Future()
-        self.first_signal = 0
-        self.stopped_now_by = 0
 
-    def run(self) -> R:
+    def run(self, status: LiveStatus) -> R:
         """Run the work, and return its result or raise its error."""
         thread = Thread(target=self._work, name="holdfast-worker")
-        with handle_signals(self._record_signal, *_STOP_SIGNALS), self._status:
-            thread.start()
-            while (number := self._wait_for_signal()) is not None:
-                self._handle_signal(number)
-            thread.join()
+        before = {each: signal.signal(each, self._record_signal) for each in _STOP_SIGNALS}
+        try:
+            with status:
+                thread.start()
+                while (number := self._wait_for_signal(status)) is not None:
+                    self._handle_signal(number, status)
+                thread.join()
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
         return self._result.result()
 
     def _work(self) -> None:
         try:
-            self._result.set_result(self._runnable.run())
+            self._result.set_result(self.run_work())
         except BaseException as error:  # run() raises it again in the main thread
             self._result.set_exception(error)
         finally:
@@ -234,47 +211,30 @@ class ForegroundRunner(Generic[R]):
         """Do nothing else, because a handler must not touch what it interrupts."""
         self._signals.put(number)
 
-    def _wait_for_signal(self) -> int | None:
+    def _wait_for_signal(self, status: LiveStatus) -> int | None:
         """Draw until a signal comes, and return its number, or None when the work is over."""
         while True:
             try:
                 # Without a view the main thread sleeps, so that an idle worker costs little.
-                return self._signals.get(timeout=self._status.draw_seconds)
+                return self._signals.get(timeout=status.draw_seconds)
             except Empty:
-                self._status.draw()
+                status.draw()
 
-    def _handle_signal(self, number: int) -> None:
+    def _handle_signal(self, number: int, status: LiveStatus) -> None:
         if self.stopped_now_by:
             # Stopping hangs. When the leases end, the messages are redelivered.
             os._exit(128 + number)
-        running = self._runnable.count_running()
+        running = self.count_running()
         if self.first_signal:
-            self._runnable.stop_now()
+            self.stop_now()
             self.stopped_now_by = number
-            self._status.show_hint("stopping now; Ctrl-C again exits")
-            info(f"stopping now: {self._runnable.at_stop_now.format(running=running)}")
+            status.show_hint("stopping now; Ctrl-C again exits")
+            info(f"stopping now: {self.at_stop_now.format(running=running)}")
         else:
             self.first_signal = number
-            self._runnable.stop()
-            self._status.show_hint("draining; Ctrl-C again stops now")
+            self.stop()
+            status.show_hint("draining; Ctrl-C again stops now")
             info(
                 f"draining: {running} running, "
-                f"up to {format_duration(self._drain_seconds)}; Ctrl-C again stops now"
+                f"up to {format_duration(self.drain_seconds)}; Ctrl-C again stops now"
             )
-
-
-@contextmanager
-def handle_signals(
-    handler: Callable[[int, Any], object] | signal.Handlers, *numbers: signal.Signals
-) -> Iterator[None]:
-    """Have these signals call the handler until the block is left.
-
-    A signal for which the handler has set another one keeps that one.
-    """
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            if signal.getsignal(number) == handler:
-                signal.signal(number, earlier)

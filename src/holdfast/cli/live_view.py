@@ -1,5 +1,7 @@
 """What a terminal shows while a command works: a status line, a live view, or a bar."""
 
+import os
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
@@ -14,18 +16,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from holdfast.events import Event
-    from holdfast.queue.manager import QueueStats
 
 _END_EVENTS = ("Completed", "Retried", "DeadLettered", "GivenBack", "MessageLeaseLost")
-_BAR_WIDTH = 60
 _METER_AFTER_SECONDS = 0.5
-_SHADES = {
-    "completed": "green",
-    "leased": "yellow",
-    "ready": "blue",
-    "delayed": "cyan",
-    "failed": "red",
-}
 
 
 class LiveStatus:
@@ -54,20 +47,25 @@ class LiveView(LiveStatus):
     """Redraws a view at the bottom of the terminal. Log lines and prints appear above it."""
 
     def __init__(
-        self, render: "Callable[[str], RenderableType]", draw_seconds: float = 0.1
+        self,
+        render: "Callable[[str], RenderableType]",
+        draw_seconds: float = 0.1,
+        *,
+        screen: bool = False,
     ) -> None:
-        """`render` gets the hint and returns the view."""
+        """`render` gets the hint and returns the view, which may fill the `screen`."""
         from rich.live import Live
 
         self._render, self.draw_seconds = render, draw_seconds
-        console = make_console(stderr=True)
+        console = make_console(stderr=not screen)
         # Log lines hold ids and commands. A line that rich wraps cannot be copied.
-        console.soft_wrap = True
-        self._live = Live(console=console, auto_refresh=False, transient=True)
+        console.soft_wrap = not screen
+        self._live = Live(console=console, auto_refresh=False, transient=True, screen=screen)
 
     def __enter__(self) -> Self:
+        # Nothing is drawn here. A view that cannot be drawn, or Ctrl-C meanwhile, must find
+        # the block entered, because only its end gives the screen back.
         self._live.start()
-        self.draw()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,6 +79,21 @@ class LiveView(LiveStatus):
     def draw(self) -> None:
         """Draw the current state."""
         self._live.update(self._render(self.hint), refresh=True)
+
+
+def can_redraw() -> bool:
+    """Return whether stdout is a terminal on which a view can fill the screen."""
+    return sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+def repeat(show: Callable[[], object], every: float) -> None:
+    """Call a function from time to time until Ctrl-C, which is the normal way to end this."""
+    try:
+        while True:
+            show()
+            SYSTEM_CLOCK.sleep(max(every, 0.1))
+    except KeyboardInterrupt:
+        return
 
 
 class Rate:
@@ -159,34 +172,6 @@ class EventCounts:
             )
 
         return LiveView(render)
-
-
-# -- queues
-
-
-def list_states(stats: "QueueStats") -> list[tuple[str, int, str]]:
-    """Return (state, count, style) of each state that the queue counts."""
-    counts = [(name, getattr(stats, name), shade) for name, shade in _SHADES.items()]
-    return [share for share in counts if share[1] is not None]
-
-
-def draw_shares(shares: Sequence[tuple[str, int, str]]) -> "list[Text]":
-    """Return a bar with each share of (name, count, style), and a legend.
-
-    A count above zero gets at least one cell.
-    """
-    from rich.text import Text
-
-    legend = Text()
-    for name, count, shade in shares:
-        legend.append(f"{name} ", style=shade).append(f"{count:,}   ")
-    total = sum(count for _, count, _ in shares)
-    if not total:
-        return [Text("━" * _BAR_WIDTH, style="dim"), legend]
-    cells = {shade: max(1, count * _BAR_WIDTH // total) for _, count, shade in shares if count}
-    largest = max(cells, key=lambda shade: cells[shade])
-    cells[largest] += _BAR_WIDTH - sum(cells.values())  # round where it shows least
-    return [Text.assemble(*(("━" * n, shade) for shade, n in cells.items())), legend]
 
 
 # -- commands that end by themselves

@@ -1,71 +1,66 @@
-"""The read-only commands `list`, `show`, `explain`, `dead list` and `dead show`."""
+"""Commands for messages: `list`, `show`, `explain`, `cancel`, `purge` and those of `dead`."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import Annotated, Any, Literal
 
 from holdfast.cli.arguments import (
-    MAX_COUNT,
+    ANY_COUNT,
     AsJson,
     Queue,
     QueueAndId,
     WithBody,
+    Yes,
     complete_id,
+    complete_ids_to_change,
     is_service,
     list_message_ids,
     open_manager,
     parse_choice,
     split_queue_and_one,
+    split_queue_and_rest,
     to_limit,
 )
-from holdfast.cli.console import print_facts, print_json, print_list, print_result
-from holdfast.cli.errors import NotFound, UsageError
+from holdfast.cli.console import (
+    NotFound,
+    UsageError,
+    confirm,
+    print_either,
+    print_facts,
+    print_json,
+    print_list,
+    print_result,
+    strip_control_characters,
+)
+from holdfast.cli.live_view import ProgressMeter
 from holdfast.lease.clock import utc_now
+from holdfast.queue.info import Holder, MessageInfo, MessageState, PastAttempt, QueueStats
+from holdfast.queue.manager import QueueManager
+from holdfast.queue.message import AnyMessage
 from holdfast.text import format_count, format_time
-
-if TYPE_CHECKING:
-    from holdfast.queue.manager import (
-        Holder,
-        MessageInfo,
-        MessageState,
-        PastAttempt,
-        QueueManager,
-        QueueStats,
-    )
-    from holdfast.queue.message import AnyMessage
-
-_STORED_STATES = ("pending", "leased", "failed", "completed")
-_ID = ("ID", "explain enrich 4f1c")  # with an example
 
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
     """The options of commands that list messages."""
 
-    limit: Annotated[
-        int, typer.Option(min=0, max=MAX_COUNT, help="Show at most this many; 0 for all.")
-    ] = 100
+    limit: Annotated[int, ANY_COUNT, "Show at most this many; 0 for all."] = 100
     body: WithBody = False
     as_json: AsJson = False
 
     def print_messages(
-        self, messages: "Sequence[MessageInfo]", *, with_state: bool = False
+        self, messages: Sequence[MessageInfo], *, with_state: bool = False
     ) -> None:
         """Print the messages as a table or as JSON, the table with their states if asked."""
-        columns = dict(_COLUMNS)
-        if not with_state:
-            del columns["state"]
-        if not self.body:
-            del columns["body"]
+        shown = {"state": with_state, "body": self.body}
+        columns = {name: cell for name, cell in _COLUMNS.items() if shown.get(name, True)}
         print_list(
             self.as_json,
             messages,
-            lambda message: message_to_json(message, body=self.body, deep=False),
+            lambda message: _to_json(message, body=self.body, deep=False),
             columns,
         )
 
@@ -93,8 +88,6 @@ def list_(
     options: ListOptions,
 ) -> None:
     """List messages by their state, the fields of their bodies, or their errors."""
-    from holdfast.queue.manager import MessageState
-
     chosen = parse_choice("--state", state, MessageState) if state is not None else None
     fields = _parse_fields(where or ())
     is_search = bool(fields) or error is not None
@@ -122,15 +115,13 @@ def _parse_fields(conditions: Sequence[str]) -> dict[str, str]:
 
 
 def _search_messages(
-    manager: "QueueManager[AnyMessage]",
-    state: "MessageState | None",
+    manager: QueueManager[AnyMessage],
+    state: MessageState | None,
     where: dict[str, str],
     error: str | None,
     limit: int,
-) -> "list[MessageInfo]":
+) -> list[MessageInfo]:
     """Return the messages that a search yields. A long one shows its progress."""
-    from holdfast.cli.live_view import ProgressMeter
-
     with ProgressMeter("searching") as meter:
         messages = manager.search(
             state, where=where, error=error, limit=limit, on_progress=meter.advance
@@ -140,7 +131,7 @@ def _search_messages(
         return list(messages)
 
 
-def _count_messages(stats: "QueueStats", state: "MessageState | None") -> int:
+def _count_messages(stats: QueueStats, state: MessageState | None) -> int:
     counts = {
         "pending": stats.ready + stats.delayed,
         "leased": stats.leased,
@@ -160,28 +151,6 @@ def explain(words: QueueAndId = None, body: WithBody = False, as_json: AsJson = 
     _print_messages(_find_messages(words), as_json, body=body)
 
 
-def _find_messages(words: Sequence[str] | None) -> "list[MessageInfo]":
-    """Return every message with the given id, or with the only id that begins with it.
-
-    Raises NotFound, and UsageError if several ids begin with it.
-    """
-    queue, message_id = split_queue_and_one(words, *_ID)
-    with open_manager(queue) as manager:
-        messages = manager.find(message_id)
-        if not messages:
-            full = complete_id(message_id, list_message_ids(manager, _STORED_STATES))
-            messages = manager.find(full) if full != message_id else []
-        if messages:
-            return messages
-        raise NotFound(
-            f"there is no message {message_id!r} in {manager.name}: see `holdfast list`; "
-            "completed messages are removed by a purge"
-        )
-
-
-# -- dead letters
-
-
 def list_dead_letters(queue: Queue = None, *, options: ListOptions) -> None:
     """List dead letters with their reasons."""
     with open_manager(queue) as manager:
@@ -193,37 +162,41 @@ def show_dead_letter(
     words: QueueAndId = None, body: WithBody = False, as_json: AsJson = False
 ) -> None:
     """Show a dead letter with its reason, its attempts and the last traceback."""
-    queue, message_id = split_queue_and_one(words, *_ID)
-    with open_manager(queue) as manager:
-        _print_messages(_find_dead_letters(manager, message_id), as_json, body=body)
+    _print_messages(_find_messages(words, dead=True), as_json, body=body)
 
 
-def _find_dead_letters(
-    manager: "QueueManager[AnyMessage]", message_id: str
-) -> "list[MessageInfo]":
-    """Return the dead letters with an id, or with the only id that begins with it.
+def _find_messages(words: Sequence[str] | None, *, dead: bool = False) -> list[MessageInfo]:
+    """Return every message, or `dead` letter, with the given id.
 
-    Raises NotFound, and UsageError if several ids begin with it.
+    If there is none, it may be the beginning of one id. Raises NotFound, and UsageError if
+    several ids begin with it.
     """
-    remedy = "see `holdfast dead list`"
-    if is_service(manager):
-        messages = list(manager.dead_letters(to_limit(0)))
-        full = complete_id(message_id, (message.id for message in messages))
-        messages = [message for message in messages if message.id == full]
-    elif messages := manager.find(message_id):
+    queue, message_id = split_queue_and_one(words, "ID", "explain enrich 4f1c")
+    states = ("failed",) if dead else ("pending", "leased", "failed", "completed")
+    with open_manager(queue) as manager:
+        if dead and is_service(manager):
+            # Read once, because SQS hides for a while what it has shown.
+            letters = list(manager.dead_letters(to_limit(0)))
+            full = complete_id(message_id, (letter.id for letter in letters))
+            messages = [letter for letter in letters if letter.id == full]
+        elif not (messages := manager.find(message_id)):
+            full = complete_id(message_id, list_message_ids(manager, states))
+            messages = manager.find(full)
+    if chosen := [message for message in messages if message.state.value in states]:
+        return chosen
+    missing = "no dead letter" if dead else "no message"
+    remedy = "see `holdfast list`; completed messages are removed by a purge"
+    if dead:
+        remedy = "see `holdfast dead list`"
+    if messages:
         remedy = "`holdfast explain` shows its state"
-    else:
-        messages = manager.find(complete_id(message_id, list_message_ids(manager, ["failed"])))
-    letters = [message for message in messages if message.state.value == "failed"]
-    if not letters:
-        raise NotFound(f"there is no dead letter {message_id!r} in {manager.name}: {remedy}")
-    return letters
+    raise NotFound(f"there is {missing} {message_id!r} in {manager.name}: {remedy}")
 
 
 # -- a message for scripts
 
 
-def message_to_json(message: "MessageInfo", *, body: bool, deep: bool = True) -> dict[str, Any]:
+def _to_json(message: MessageInfo, *, body: bool, deep: bool = True) -> dict[str, Any]:
     """Return the message as JSON. `deep` adds the parts that only `find` looks up."""
     hidden = {"fence"}
     hidden |= set() if deep else {"past", "checkpoint"}
@@ -236,7 +209,7 @@ def message_to_json(message: "MessageInfo", *, body: bool, deep: bool = True) ->
     return {"lease" if name == "holder" else name: value for name, value in data.items()}
 
 
-def _get_body(message: "MessageInfo") -> dict[str, Any] | None:
+def _get_body(message: MessageInfo) -> dict[str, Any] | None:
     """Return the body with the attempts of the message, which are stored outside of it."""
     if message.body is None or "attempts" not in message.body:
         return message.body
@@ -247,11 +220,11 @@ def _get_body(message: "MessageInfo") -> dict[str, Any] | None:
 
 
 def _print_messages(
-    messages: "Sequence[MessageInfo]", as_json: bool, *, body: bool, brief: bool = False
+    messages: Sequence[MessageInfo], as_json: bool, *, body: bool, brief: bool = False
 ) -> None:
     """Print everything that is known of some messages, or only their ids and states."""
     if as_json:
-        print_json([message_to_json(message, body=body) for message in messages])
+        print_json([_to_json(message, body=body) for message in messages])
         return
     for number, message in enumerate(messages):
         if number and not brief:
@@ -267,7 +240,7 @@ def _print_messages(
             print_result(*text.splitlines())
 
 
-def _describe_message(message: "MessageInfo", now: datetime) -> Iterator[tuple[str, str]]:
+def _describe_message(message: MessageInfo, now: datetime) -> Iterator[tuple[str, str]]:
     """Yield (heading, text) for `explain`, the most important first."""
     yield "id", message.id
     yield "state", _format_state(message, now)
@@ -282,7 +255,7 @@ def _describe_message(message: "MessageInfo", now: datetime) -> Iterator[tuple[s
     yield "where", message.where
 
 
-def _format_state(message: "MessageInfo", now: datetime) -> str:
+def _format_state(message: MessageInfo, now: datetime) -> str:
     tried = format_count(message.attempts, "attempt") if message.attempts else "not tried yet"
     match message.state.value:
         case "pending" if message.due_at is not None and message.due_at > now:
@@ -293,7 +266,7 @@ def _format_state(message: "MessageInfo", now: datetime) -> str:
             return f"{state}; {tried}"
 
 
-def _describe_holder(holder: "Holder", now: datetime) -> Iterator[tuple[str, str]]:
+def _describe_holder(holder: Holder, now: datetime) -> Iterator[tuple[str, str]]:
     process = f" (pid {holder.pid} on {holder.host})" if holder.host else ""
     yield "held by", holder.worker_id + process
     yield "since", f"{format_time(holder.timestamp, now)}, as attempt {holder.attempt}"
@@ -305,7 +278,7 @@ def _describe_holder(holder: "Holder", now: datetime) -> Iterator[tuple[str, str
         yield "last seen", format_time(holder.last_seen, now)
 
 
-def _describe_attempt(past: "PastAttempt", now: datetime) -> tuple[str, str]:
+def _describe_attempt(past: PastAttempt, now: datetime) -> tuple[str, str]:
     by_operator = past.outcome in ("redriven", "cancelled")
     heading = past.outcome if by_operator else f"attempt {past.attempt}"
     preposition = "while it was held by" if by_operator else "by"
@@ -313,7 +286,7 @@ def _describe_attempt(past: "PastAttempt", now: datetime) -> tuple[str, str]:
     return heading, f"{past.outcome} {format_time(past.at, now)}{by}: {past.reason}"
 
 
-def _summarize_message(message: "MessageInfo", now: datetime) -> str:
+def _summarize_message(message: MessageInfo, now: datetime) -> str:
     """Return one cell for a list, with what matters in the message's state."""
     match message.state.value:
         case "pending":
@@ -328,7 +301,7 @@ def _summarize_message(message: "MessageInfo", now: datetime) -> str:
 
 
 # The cells of a message in a list.
-_COLUMNS: "dict[str, Callable[[MessageInfo], str]]" = {
+_COLUMNS: dict[str, Callable[[MessageInfo], str]] = {
     "id": lambda message: message.id,
     "state": lambda message: message.state.value,
     "attempts": lambda message: str(message.attempts),
@@ -337,6 +310,98 @@ _COLUMNS: "dict[str, Callable[[MessageInfo], str]]" = {
 }
 
 
-def _find_last_detail(message: "MessageInfo") -> str | None:
+def _find_last_detail(message: MessageInfo) -> str | None:
     """Return the newest traceback or stack dump, if there is one."""
     return next((past.detail for past in reversed(message.past) if past.detail), None)
+
+
+# -- changes
+
+
+def _change(
+    words: Sequence[str] | None,
+    as_json: bool,
+    action: Literal["cancel", "redrive", "drop"],
+    verb: str,
+    *,
+    thing: str = "dead letter",
+    shown_by: str = "holdfast dead list",
+    states: Sequence[str] = ("failed",),
+    alternative: str = "",
+    question: str | None = None,
+) -> None:
+    """Change messages by their ids, and print the total. Raises NotFound for the others.
+
+    `action` is the method of a queue that makes the change. `thing` is what the ids name, in
+    one of the `states`, and `shown_by` a command that lists them. `alternative` says what may
+    be given in place of ids. With a `question`, the user has to confirm it first.
+    """
+    queue, ids = split_queue_and_rest(words, min_rest=1)
+    if not ids:
+        raise UsageError(
+            f"no id is given: give the ids of {thing}s, which `{shown_by}` shows{alternative}"
+        )
+    with open_manager(queue) as manager:
+        ids = complete_ids_to_change(manager, ids, states)
+        if question is not None:
+            name = strip_control_characters(manager.name)
+            confirm(question.format(count=format_count(len(ids), thing), queue=name))
+        change: Callable[[str], int] = getattr(manager, action)
+        counts = {message_id: change(message_id) for message_id in ids}
+    missing = [message_id for message_id, count in counts.items() if not count]
+    total = sum(counts.values())
+    print_either(as_json, {verb: total, "missing": missing}, f"{verb} {total:,}")
+    if missing:
+        ids_text = ", ".join(map(repr, missing))
+        raise NotFound(f"found no {thing} {ids_text}: see `{shown_by}`")
+
+
+def cancel(words: QueueAndId = None, as_json: AsJson = False) -> None:
+    """Make waiting or running messages dead letters, and tell their handlers."""
+    _change(
+        words,
+        as_json,
+        "cancel",
+        "cancelled",
+        thing="waiting or leased message",
+        shown_by="holdfast list",
+        states=("pending", "leased"),
+    )
+
+
+def purge(
+    queue: Queue = None,
+    *,
+    older_than: Annotated[float, "Remove messages completed longer ago than this."],
+    as_json: AsJson = False,
+) -> None:
+    """Remove completed messages, and files that killed processes left behind."""
+    with open_manager(queue) as manager:
+        purged = manager.purge(older_than)
+    print_either(as_json, {"purged": purged}, f"purged {purged:,}")
+
+
+def redrive(
+    words: QueueAndId = None,
+    everything: Annotated[bool, "--all", "Redrive all dead letters."] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put dead letters back into the queue and count their attempts from 0 again."""
+    if not everything:
+        _change(words, as_json, "redrive", "redriven", alternative=", or --all")
+        return
+    queue, ids = split_queue_and_rest(words, min_rest=0)
+    if ids:
+        raise UsageError("ids and --all cannot be combined; give one of them")
+    with (
+        open_manager(queue) as manager,
+        ProgressMeter("redriving", manager.stats().failed) as meter,
+    ):
+        redriven = manager.redrive(on_progress=meter.advance)
+    print_either(as_json, {"redriven": redriven, "missing": []}, f"redriven {redriven:,}")
+
+
+def drop(words: QueueAndId = None, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Remove dead letters permanently."""
+    question = None if yes else "Permanently drop {count} of {queue}?"
+    _change(words, as_json, "drop", "dropped", question=question)

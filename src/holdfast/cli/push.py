@@ -17,7 +17,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NoReturn
 
-import typer
 from pydantic import ValidationError
 
 from holdfast.cli.arguments import (
@@ -30,8 +29,7 @@ from holdfast.cli.arguments import (
     report_created,
     resolve_queue,
 )
-from holdfast.cli.console import info, print_either
-from holdfast.cli.errors import InputRefused, UsageError
+from holdfast.cli.console import InputRefused, UsageError, info, print_either
 from holdfast.cli.live_view import ProgressMeter
 from holdfast.errors import MalformedMessage, MessageTooLarge, QueueUnavailable
 from holdfast.queue.manager import QueueManager
@@ -54,10 +52,8 @@ Line = tuple[int, bytes]
 def push(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="QUEUE JSON",
-            help=f"{QUEUE_HELP} Then JSON objects, or - to read lines from standard input.",
-        ),
+        "<QUEUE JSON>",
+        f"{QUEUE_HELP} Then JSON objects, or - to read lines from standard input.",
     ] = None,
     file: Annotated[
         Path | None, "Read a file with a JSON object, an array of them, or one per line."

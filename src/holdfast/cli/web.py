@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.arguments import Queues, resolve_queue
-from holdfast.cli.console import info
-from holdfast.cli.errors import UsageError
+from holdfast.cli.arguments import PORT, Queues, resolve_queue
+from holdfast.cli.console import UsageError, info
 from holdfast.errors import ConfigError
 from holdfast.urls import QUEUES, STORES, parse_url
 from holdfast.variables import QUEUE_VARIABLE
@@ -40,9 +39,7 @@ class WebOptions:
         "those of HOLDFAST_CHAT_….",
     ] = None
     host: Annotated[str, "The address to listen on."] = "127.0.0.1"
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")
-    ] = 8765
+    port: Annotated[int, PORT, "The port; 0 for any that is free."] = 8765
     allow_actions: Annotated[bool, "Allow to redrive, drop and decide."] = False
     no_bodies: Annotated[
         bool, "Never show the body of a message, or a customer's number and texts."

@@ -3,43 +3,44 @@
 import os
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import Annotated, Any
 
-import typer
-
+from holdfast.app.application import Holdfast
+from holdfast.app.task import Task
 from holdfast.cli.arguments import (
+    CONCURRENCY,
     QUEUE_HELP,
     find_new_queue,
-    make_concurrency_option,
     report_created,
     resolve_queue,
     split_queue_and_one,
 )
-from holdfast.cli.errors import UsageError
-from holdfast.cli.foreground import EndOptions, ServiceOptions, make_runnable
+from holdfast.cli.console import UsageError
+from holdfast.cli.foreground import (
+    GIVEN_BACK,
+    LEFT_TO_EXPIRE,
+    EndOptions,
+    ForegroundRunner,
+    ServiceOptions,
+)
 from holdfast.cli.live_view import EventCounts
-
-if TYPE_CHECKING:
-    from holdfast.app.application import Holdfast
-    from holdfast.queue.manager import QueueManager
-    from holdfast.worker.handler import Handler
-    from holdfast.worker.worker import Prefetch
-
-_OF_QUEUES = ("lease_seconds", "max_attempts", "backoff")
+from holdfast.events import Events
+from holdfast.queue.manager import QueueManager
+from holdfast.queues.opening import open_queue
+from holdfast.urls import QUEUES
+from holdfast.worker.handler import Handler, find_message_model, load_handler, load_object
+from holdfast.worker.worker import Prefetch, Worker
 
 
 def work(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="QUEUE MODULE:HANDLER",
-            help=f"{QUEUE_HELP} Then the function that handles a message, or a Holdfast app "
-            "with its own queue; both are searched for in the current folder first.",
-        ),
+        "<QUEUE MODULE:HANDLER>",
+        f"{QUEUE_HELP} Then the function that handles a message, or a Holdfast app with its "
+        "own queue; both are searched for in the current folder first.",
     ] = None,
-    concurrency: Annotated[
-        int, make_concurrency_option("Messages handled at the same time.")
-    ] = 1,
+    concurrency: Annotated[int, *CONCURRENCY, "Messages handled at the same time."] = 1,
     prefetch: Annotated[
         str,
         "auto|COUNT",
@@ -72,25 +73,11 @@ def work(
     service: ServiceOptions,
 ) -> None:
     """Handle messages. Ctrl-C lets running work finish; Ctrl-C again stops now."""
-    from holdfast.app.application import Holdfast
-    from holdfast.events import Events
-    from holdfast.queues.opening import open_queue
-    from holdfast.worker.handler import find_message_model
-    from holdfast.worker.worker import Worker
-
     url, target = _load_target(words)
     new = find_new_queue(url)
     events = Events(counts := EventCounts())
-    options: dict[str, Any] = {
-        "isolation": isolation,
-        "stall_seconds": stall,
-        "timeout_seconds": timeout,
-        "max_attempts": max_attempts,
-        "backoff": backoff,
-        "lease_seconds": lease,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
-    of_queue = {name: given.pop(name) for name in _OF_QUEUES if name in given}
+    of_queue = _drop_none(lease_seconds=lease, max_attempts=max_attempts, backoff=backoff)
+    of_task = _drop_none(isolation=isolation, stall_seconds=stall, timeout_seconds=timeout)
     of_worker: dict[str, Any] = {
         "concurrency": concurrency,
         "prefetch": _parse_prefetch(prefetch),
@@ -100,7 +87,7 @@ def work(
     with service.attach_subscribers(events):
         queue: QueueManager[Any]
         if isinstance(target, Holdfast):
-            _refuse_options_of_tasks(given)
+            _refuse_options_of_tasks(of_task)
             queue = target.open_queue(url, events=events, **of_queue)
         else:
             queue = open_queue(url, find_message_model(target), events=events, **of_queue)
@@ -108,29 +95,35 @@ def work(
             worker = (
                 target.make_worker(queue, **of_worker)
                 if isinstance(target, Holdfast)
-                else Worker(queue, target, **given, **of_worker)
+                else Worker(queue, target, **of_task, **of_worker)
             )
             report_created(new)
             explain = f"holdfast explain {shlex.quote(url)}"
+            runner = ForegroundRunner(
+                partial(ending.run, worker),
+                worker.stop,
+                worker.stop_now,
+                lambda: counts.running,
+                drain,
+                LEFT_TO_EXPIRE if worker.isolation == "thread" else GIVEN_BACK,
+            )
             service.run(
-                make_runnable(worker, counts, ending),
+                runner,
                 [queue],
                 events,
                 lambda: counts.show(queue.name),
-                drain,
                 ending,
                 tracebacks=tracebacks,
                 explain=explain if "find" in queue.capabilities else None,
             )
 
 
-def _load_target(words: list[str] | None) -> "tuple[str, Holdfast | Handler]":
-    """Return the queue, and the handler or app in the working directory or a package."""
-    from holdfast.app.application import Holdfast
-    from holdfast.app.task import Task
-    from holdfast.urls import QUEUES
-    from holdfast.worker.handler import load_handler, load_object
+def _drop_none(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
+
+def _load_target(words: list[str] | None) -> tuple[str, Holdfast | Handler]:
+    """Return the queue, and the handler or app in the working directory or a package."""
     # The path of a console script begins with its own folder, not the working directory.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -157,7 +150,7 @@ def _refuse_options_of_tasks(given: dict[str, Any]) -> None:
         )
 
 
-def _parse_prefetch(text: str) -> "Prefetch":
+def _parse_prefetch(text: str) -> Prefetch:
     """Return the value of --prefetch. Raises UsageError if it is no number of messages."""
     if text == "auto":
         return "auto"

@@ -1,7 +1,7 @@
-"""The results of `holdfast doctor`, and the runner of its tables of checks.
+"""The results of `holdfast doctor`, and the runner of its checks.
 
-A check is a small function from a subject to results: what was found, and the remedy. A table
-gives the checks of a subject their names and their order.
+A check is a small function from a subject to results: what was found, and the remedy. People
+see its name: `check_dead_letters` is shown as "dead letters".
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +26,7 @@ class CheckLevel(Enum):
 class CheckResult:
     """The result of one check. `remedy` says what to do and is empty at level OK.
 
-    A result without a name gets that of its check in the table; `check` gives it another.
+    A result without a name gets that of its check; `check` gives it another.
     """
 
     check: str
@@ -35,8 +35,9 @@ class CheckResult:
     remedy: str = ""
 
 
-# A check: its name, and the function that examines the subject.
-Check = tuple[str, Callable[[S], Iterable[CheckResult]]]
+Examine = Callable[[S], Iterable[CheckResult]]
+Check = Examine[S] | tuple[str, Examine[S]]
+"""A function that examines the subject, or a pair that gives one another name."""
 
 
 def ok(found: str, *, check: str = "") -> CheckResult:
@@ -75,17 +76,20 @@ def run_checks(subject: S, *checks: Check[S]) -> Iterator[CheckResult]:
     """Run the checks in order, and yield each result as soon as it is known.
 
     A check that raises CheckFailed, ConfigError (a wrong setting, a missing package or region)
-    or OSError becomes a failed result, and the other checks still run. A check may run another
-    table, whose results keep the names that they have there.
+    or OSError becomes a failed result, and the other checks still run. A check may run others,
+    whose results keep the names that they have there.
     """
-    for name, examine in checks:
+    for check in checks:
+        name, examine = check if isinstance(check, tuple) else (_get_name(check), check)
         for result in _examine(examine, subject):
             yield result if result.check else replace(result, check=name)
 
 
-def _examine(
-    examine: Callable[[S], Iterable[CheckResult]], subject: S
-) -> Iterator[CheckResult]:
+def _get_name(examine: Examine[S]) -> str:
+    return examine.__name__.lstrip("_").removeprefix("check_").replace("_", " ")
+
+
+def _examine(examine: Examine[S], subject: S) -> Iterator[CheckResult]:
     try:
         yield from examine(subject)
     except CheckFailed as error:

@@ -26,13 +26,11 @@ from holdfast.doctor.filesystem import (
 )
 from holdfast.lease.clock import Clock
 from holdfast.queues.files import layout
-from holdfast.queues.files.directory import QueueDirectory
-from holdfast.queues.files.fsops import FsOps
+from holdfast.queues.files.directory import FsOps, QueueDirectory
 from holdfast.queues.files.housekeeping import SWEEP_SECONDS
 from holdfast.queues.files.layout import FOLDERS, format_share_command
-from holdfast.queues.files.operator import TaskFiles
-from holdfast.queues.files.server_clock import ServerClock
-from holdfast.queues.files.workers import WorkerRegistry
+from holdfast.queues.files.operator import count_stats
+from holdfast.queues.files.workers import ServerClock, WorkerRegistry
 from holdfast.store.file_modes import get_access
 from holdfast.text import format_count
 
@@ -74,7 +72,7 @@ def _check_contents(queue: FileQueue) -> Iterator[CheckResult]:
 # -- its folders: links, modes, permissions, one device
 
 
-def check_links(folder: Path) -> Iterator[CheckResult]:
+def check_folders(folder: Path) -> Iterator[CheckResult]:
     """Check for links, because messages would be moved to their targets, out of the queue."""
     if links := [name for name in FOLDERS if (folder / name).is_symlink()]:
         yield fail(
@@ -83,7 +81,7 @@ def check_links(folder: Path) -> Iterator[CheckResult]:
         )
 
 
-def check_mode(folder: Path) -> Iterator[CheckResult]:
+def check_access(folder: Path) -> Iterator[CheckResult]:
     """Check the mode of the queue's folder.
 
     Its mode alone is enough, because a user that cannot enter it reaches nothing inside.
@@ -120,7 +118,7 @@ def _get_group_name(gid: int) -> str:
         return str(gid)
 
 
-def check_access(folder: Path) -> Iterator[CheckResult]:
+def check_permissions(folder: Path) -> Iterator[CheckResult]:
     """Check that this user can use every folder, and what other users made in them."""
     present = [folder, *_list_folders(folder)]
     share = format_share_command(folder)
@@ -155,7 +153,7 @@ def _list_closed(folder: Path) -> list[str]:
     return [path for path, mode in needed if os.path.exists(path) and not os.access(path, mode)]
 
 
-def check_device(folder: Path) -> Iterator[CheckResult]:
+def check_one_device(folder: Path) -> Iterator[CheckResult]:
     """Check that all folders are on one filesystem, because a rename cannot leave it."""
     device = folder.stat().st_dev
     folders = _list_folders(folder)
@@ -182,8 +180,6 @@ class QueueContents:
         self.folder = folder
         self.directory = QueueDirectory(folder, fs)
         self.server_clock = ServerClock(self.directory, clock)
-        workers = WorkerRegistry(self.directory, self.server_clock)
-        self.files = TaskFiles(self.directory, self.server_clock, workers)
 
     def read_times(self, folder: str, suffix: str = "") -> list[float]:
         """Return when the files in a folder were written."""
@@ -197,7 +193,7 @@ class QueueContents:
 
 def check_foreign_files(contents: QueueContents) -> Iterator[CheckResult]:
     """Check for files that no queue made."""
-    foreign = contents.files.find_foreign()
+    foreign = layout.find_foreign(contents.directory)
     foreign += [name for name in contents.directory.list(".") if name not in FOLDERS]
     if not foreign:
         yield ok("none")
@@ -225,10 +221,12 @@ def check_workers(contents: QueueContents) -> Iterator[CheckResult]:
     """Check that a worker polls if there is work."""
     seen = max(contents.read_times("workers", ".json"), default=None)
     now = contents.server_clock.read_wall_ms() / 1000
-    yield judge_workers(contents.files.count_stats(), seen, now)
+    directory, server_clock = contents.directory, contents.server_clock
+    stats = count_stats(directory, server_clock, WorkerRegistry(directory, server_clock))
+    yield judge_workers(stats, seen, now)
 
 
-def check_far_deadlines(contents: QueueContents) -> Iterator[CheckResult]:
+def check_leases(contents: QueueContents) -> Iterator[CheckResult]:
     """Check for leases that end in days, which a machine with a wrong clock wrote."""
     now_ms = contents.server_clock.read_wall_ms()
     held = filter(None, map(layout.LEASED.fullmatch, contents.directory.list("leased")))
@@ -242,15 +240,5 @@ def check_far_deadlines(contents: QueueContents) -> Iterator[CheckResult]:
         )
 
 
-FOLDER_CHECKS = (
-    ("folders", check_links),
-    ("access", check_mode),
-    ("permissions", check_access),
-    ("one device", check_device),
-)
-CONTENTS = (
-    ("foreign files", check_foreign_files),
-    ("leftovers", check_leftovers),
-    ("workers", check_workers),
-    ("leases", check_far_deadlines),
-)
+FOLDER_CHECKS = (check_folders, check_access, check_permissions, check_one_device)
+CONTENTS = (check_foreign_files, check_leftovers, check_workers, check_leases)

@@ -21,10 +21,9 @@ from holdfast.doctor import racer
 from holdfast.doctor.checks import CheckFailed, CheckResult, fail, grade, ok, warn
 from holdfast.doctor.racer import PAYLOAD
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock, to_utc
-from holdfast.queue.manager import QueueStats
-from holdfast.queues.files.directory import QueueDirectory
-from holdfast.queues.files.fsops import FsOps
-from holdfast.queues.files.server_clock import SAME_CLOCK_SECONDS, read_server_time
+from holdfast.queue.info import QueueStats
+from holdfast.queues.files.directory import FsOps, QueueDirectory
+from holdfast.queues.files.workers import SAME_CLOCK_SECONDS, read_server_time
 from holdfast.store.mounts import MOUNTS, find_mount
 from holdfast.text import format_count
 
@@ -83,7 +82,7 @@ class FileQueue:
         return shutil.disk_usage(self.place).free
 
 
-def check_mount(queue: FileQueue) -> Iterator[CheckResult]:
+def check_filesystem(queue: FileQueue) -> Iterator[CheckResult]:
     """Check the kind of the filesystem, and the options that it is mounted with."""
     mount = find_mount(queue.place, queue.mounts)
     if mount is None:
@@ -125,7 +124,7 @@ def _check_nfs_options(options: Set[str]) -> Iterator[CheckResult]:
         yield ok(late, check="mount")
 
 
-def check_sync_programs(queue: FileQueue) -> Iterator[CheckResult]:
+def check_synced_folder(queue: FileQueue) -> Iterator[CheckResult]:
     """Check for folders that a program copies between machines.
 
     There, two machines can both win a rename, and a copy of a database lacks its log.
@@ -166,14 +165,14 @@ def grade_inodes(free: int) -> CheckResult:
 # of its own.
 
 
-def race_renames(probe: FileQueue) -> Iterator[CheckResult]:
+def check_rename(probe: FileQueue) -> Iterator[CheckResult]:
     """Check that every rename has one winner, which finds the file complete."""
     for heat in range(HEATS):
         (probe.folder / f"heat-{heat}").write_bytes(PAYLOAD)
     yield _race("rename", probe)
 
 
-def race_links(probe: FileQueue) -> Iterator[CheckResult]:
+def check_link(probe: FileQueue) -> Iterator[CheckResult]:
     """Check that a link to an existing name is refused. Worker cards rely on it."""
     for lane in range(RACERS):
         (probe.folder / f"lane-{lane}").write_bytes(b"")
@@ -236,7 +235,7 @@ def _read_won(racer: "subprocess.Popen[bytes]") -> list[int]:
 # -- locks
 
 
-def probe_lock(probe: FileQueue) -> Iterator[CheckResult]:
+def check_lock(probe: FileQueue) -> Iterator[CheckResult]:
     """Check flock, which serializes the pushes of one id when dedupe is on."""
     path = probe.folder / "lock"
     no_dedupe = "do not use dedupe=True here; everything else works without locks"
@@ -306,14 +305,5 @@ def judge_workers(stats: QueueStats, seen: float | None, now: float) -> CheckRes
     )
 
 
-FILESYSTEM = (
-    ("filesystem", check_mount),
-    ("synced folder", check_sync_programs),
-    ("space", check_space),
-)
-PROBES = (
-    ("rename", race_renames),
-    ("link", race_links),
-    ("lock", probe_lock),
-    ("clock", check_clock),
-)
+FILESYSTEM = (check_filesystem, check_synced_folder, check_space)
+PROBES = (check_rename, check_link, check_lock, check_clock)

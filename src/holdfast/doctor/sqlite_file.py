@@ -86,18 +86,18 @@ class SqliteFile:
 # -- the place
 
 
-def check_mount(file: SqliteFile) -> Iterator[CheckResult]:
+def check_filesystem(file: SqliteFile) -> Iterator[CheckResult]:
     """Check that the filesystem is local and can be written. Raises ConfigError."""
     require_local(file.place.place, file.mounts, file.schema.alternative)
-    yield from filesystem.check_mount(file.place)
+    yield from filesystem.check_filesystem(file.place)
 
 
-def check_folder(file: SqliteFile) -> Iterator[CheckResult]:
+def check_synced_folder(file: SqliteFile) -> Iterator[CheckResult]:
     """Check for programs that copy the folder, because a copy lacks what is in the log."""
-    yield from filesystem.check_sync_programs(file.place)
+    yield from filesystem.check_synced_folder(file.place)
 
 
-def check_free_space(file: SqliteFile) -> Iterator[CheckResult]:
+def check_space(file: SqliteFile) -> Iterator[CheckResult]:
     """Check the free bytes."""
     yield grade_space(file.place.free_bytes, _FREE_SPACE)
 
@@ -105,7 +105,7 @@ def check_free_space(file: SqliteFile) -> Iterator[CheckResult]:
 # -- the file
 
 
-def check_modes(file: SqliteFile) -> Iterator[CheckResult]:
+def check_access(file: SqliteFile) -> Iterator[CheckResult]:
     """Check which users can read the file and its log."""
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in file.files}
     shown = ", ".join(f"{path.name} {mode:04o}" for path, mode in modes.items())
@@ -181,18 +181,8 @@ def check_integrity(file: SqliteFile) -> Iterator[CheckResult]:
         )
 
 
-PLACE = (
-    ("filesystem", check_mount),
-    ("synced folder", check_folder),
-    ("space", check_free_space),
-)
-SQLITE_FILE = (
-    ("access", check_modes),
-    ("permissions", check_permissions),
-    ("schema", check_schema),
-    ("log", check_log),
-    ("integrity", check_integrity),
-)
+PLACE = (check_filesystem, check_synced_folder, check_space)
+SQLITE_FILE = (check_access, check_permissions, check_schema, check_log, check_integrity)
 
 
 # -- a queue in it

@@ -6,12 +6,19 @@ no message, because that would count as an attempt.
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.aws.errors import DENIED, NO_QUEUE, get_cause_code, is_transient
-from holdfast.doctor.aws import check_event_sources
+from holdfast.aws.clients import make_fail_fast_client
+from holdfast.aws.errors import (
+    DENIED,
+    NO_QUEUE,
+    get_cause_code,
+    get_client_errors,
+    get_error_code,
+    is_transient,
+)
 from holdfast.doctor.checks import CheckFailed, CheckResult, fail, grade, ok, run_checks, warn
 from holdfast.errors import HoldfastError
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
@@ -25,6 +32,7 @@ MAX_IN_FLIGHT = 120_000
 _WARN_IN_FLIGHT = 90_000
 _DAY_SECONDS = 86_400
 _MIN_LONG_POLL_LEASE_SECONDS = 3.0  # below it, a third is less than a second to wait
+_LAMBDA_LEASE_SECONDS = 40.0  # a lease of this length gives each call five seconds
 _FAKE_HANDLE = "holdfast-doctor"  # real receipt handles never look like this
 _TRY_AGAIN = "try again when SQS responds"
 
@@ -130,7 +138,7 @@ def _read_attributes(queue: QueueClient) -> QueueConfiguration:
         raise CheckFailed(str(error), remedy) from error
 
 
-def check_length(queue: SqsQueue) -> Iterator[CheckResult]:
+def check_queue(queue: SqsQueue) -> Iterator[CheckResult]:
     """Report the queue's type and its length."""
     kind = "FIFO" if queue.attributes.is_fifo else "standard"
     waiting = queue.attributes.number("ApproximateNumberOfMessages")
@@ -357,25 +365,82 @@ def _format_duration(seconds: int) -> str:
     return f"{seconds:,} s" if seconds < 3600 else f"{seconds / 3600:.3g} h"
 
 
-def check_functions(queue: SqsQueue) -> Iterator[CheckResult]:
-    """Check the Lambda functions that the queue feeds."""
-    arn = queue.attributes.values.get("QueueArn", "")
-    visibility_seconds = queue.attributes.visibility_seconds
-    return check_event_sources(
-        queue.client.address, arn, visibility_seconds, queue.lambda_client
-    )
+# -- the Lambda functions that the queue feeds
+
+
+def check_lambda(queue: SqsQueue) -> Iterator[CheckResult]:
+    """Check every function that the queue feeds. It is no problem if they cannot be listed."""
+    address, client = queue.client.address, queue.lambda_client
+    location = {"region_name": address.region, "endpoint_url": address.endpoint}
+    unlisted: tuple[type[Exception], ...] = (HoldfastError, *get_client_errors())
+    try:
+        client = client or make_fail_fast_client("lambda", _LAMBDA_LEASE_SECONDS, **location)
+        arn = queue.attributes.values.get("QueueArn", "")
+        pages = client.get_paginator("list_event_source_mappings").paginate(EventSourceArn=arn)
+        mappings = [each for page in pages for each in page.get("EventSourceMappings", ())]
+    except unlisted as error:
+        code = get_error_code(error) or type(error).__name__
+        yield ok(f"cannot list the functions that the queue feeds ({code})")
+        return
+    if not mappings:
+        yield ok("the queue feeds no function here")
+    for mapping in mappings:
+        arn, timeout_seconds = str(mapping.get("FunctionArn", "")), None
+        with suppress(*get_client_errors()):  # of another account, or without permission
+            configuration = client.get_function_configuration(FunctionName=arn)
+            timeout_seconds = int(configuration["Timeout"])
+        name = f"lambda {arn.partition(':function:')[2] or arn}"
+        visibility_seconds = queue.attributes.visibility_seconds
+        for result in check_mapping(mapping, timeout_seconds, visibility_seconds):
+            yield replace(result, check=name)
+
+
+def check_mapping(
+    mapping: Mapping[str, Any], timeout_seconds: int | None, visibility_seconds: int
+) -> Iterator[CheckResult]:
+    """Check an event source mapping. The timeout of its function is None if it is unknown."""
+    if mapping.get("State") in ("Disabled", "Disabling"):
+        yield warn("its event source mapping is off", "enable it, or remove it")
+    window = int(mapping.get("MaximumBatchingWindowInSeconds") or 0)
+    yield _compare_timeout(timeout_seconds, window, visibility_seconds)
+    if "ReportBatchItemFailures" in (mapping.get("FunctionResponseTypes") or ()):
+        yield ok("reports the records of a batch that failed")
+    else:
+        yield fail(
+            "ReportBatchItemFailures is off: messages that the function reports as failed are "
+            "deleted, and an error redelivers the complete batch, done or not",
+            "set FunctionResponseTypes=ReportBatchItemFailures on the event source mapping",
+        )
+
+
+def _compare_timeout(timeout: int | None, window: int, visibility: int) -> CheckResult:
+    if timeout is None:
+        return ok("its timeout cannot be seen without lambda:GetFunctionConfiguration")
+    recommended = 6 * timeout + window
+    text = f"the function may run {timeout} s, the queue hides its messages {visibility} s"
+    if visibility < timeout:
+        return fail(
+            f"{text}: they are delivered again while it works",
+            f"set the queue's VisibilityTimeout to {recommended}; never below {timeout}",
+        )
+    if visibility < recommended:
+        return warn(
+            f"{text}: throttled batches have little time for their retries",
+            f"set the queue's VisibilityTimeout to {recommended}: six timeouts, and the window",
+        )
+    return ok(text)
 
 
 SQS_QUEUE = (
-    ("queue", check_length),
-    ("encryption", check_encryption),
-    ("permissions", check_permissions),
-    ("visibility", check_visibility),
-    ("lease", check_lease),
-    ("redrive policy", check_redrive_policy),
-    ("dead letters", check_dead_letters),
-    ("retention", check_retention),
-    ("delay", check_delay),
-    ("in flight", check_in_flight),
-    ("lambda", check_functions),
+    check_queue,
+    check_encryption,
+    check_permissions,
+    check_visibility,
+    check_lease,
+    check_redrive_policy,
+    check_dead_letters,
+    check_retention,
+    check_delay,
+    check_in_flight,
+    check_lambda,
 )

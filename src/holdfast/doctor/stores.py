@@ -4,7 +4,7 @@ Of a table, these compare keys, index and row expiry with its definition.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from holdfast.doctor.checks import (
     run_checks,
     warn,
 )
-from holdfast.doctor.sqlite_file import SQLITE_FILE, SqliteFile, check_mount
+from holdfast.doctor.sqlite_file import SQLITE_FILE, SqliteFile, check_filesystem
 from holdfast.errors import HoldfastError
 from holdfast.store.sqlite.connection import Schema
 from holdfast.urls import STORES, find_store_file, parse_url
@@ -86,6 +86,24 @@ def _find_problems(file: SqliteFile) -> Iterator[CheckResult]:
             yield replace(result, check="", found=f"{result.check}: {result.found}")
         if result.level is CheckLevel.FAIL:
             return
+
+
+# -- what AWS answers
+
+
+@contextmanager
+def explain_aws_errors(problem: str, *, denied: str, otherwise: str) -> Iterator[None]:
+    """Turn an error of an AWS call inside into CheckFailed, with the error's code.
+
+    `denied` is the remedy if the call is not allowed, and `otherwise` that of other errors.
+    """
+    from holdfast.aws.errors import DENIED, describe_cause, get_client_errors, get_error_code
+
+    try:
+        yield
+    except get_client_errors() as error:
+        remedy = denied if get_error_code(error) in DENIED else otherwise
+        raise CheckFailed(f"{problem} ({describe_cause(error)})", remedy) from error
 
 
 # -- tables
@@ -161,7 +179,7 @@ def _describe(client: Any, name: str, command: str) -> tuple[Any, Any]:
         raise CheckFailed(text, remedy) from error
 
 
-def _check_keys(table: Table) -> Iterator[CheckResult]:
+def _check_table(table: Table) -> Iterator[CheckResult]:
     actual, expected = _format_key(table.description), _format_key(table.definition)
     status = table.description.get("TableStatus")
     if actual != expected:
@@ -172,14 +190,14 @@ def _check_keys(table: Table) -> Iterator[CheckResult]:
         yield ok(f"{table.name}: {actual}")
 
 
-def _check_indexes(table: Table) -> Iterator[CheckResult]:
+def _check_index(table: Table) -> Iterator[CheckResult]:
     present = table.description.get("GlobalSecondaryIndexes") or ()
     indexes = {index["IndexName"]: index for index in present}
     for definition in table.definition.get("GlobalSecondaryIndexes", ()):
-        yield _check_index(table.name, indexes.get(definition["IndexName"]), definition)
+        yield _compare_index(table.name, indexes.get(definition["IndexName"]), definition)
 
 
-def _check_index(
+def _compare_index(
     name: str, index: Mapping[str, Any] | None, definition: Mapping[str, Any]
 ) -> CheckResult:
     index_name, expected = definition["IndexName"], _format_key(definition)
@@ -219,5 +237,5 @@ def _format_key(schema: Mapping[str, Any]) -> str:
     return ", ".join(part["AttributeName"] for part in parts)
 
 
-STORE_FILE = (("filesystem", check_mount), *SQLITE_FILE)
-TABLE = (("table", _check_keys), ("index", _check_indexes), ("expiry", _check_expiry))
+STORE_FILE = (check_filesystem, *SQLITE_FILE)
+TABLE = (_check_table, _check_index, _check_expiry)

@@ -6,6 +6,6 @@
 The function never raises. It reports only ids of this event's records, each once.
 """
 
-from holdfast.chat.lambdas.runtime import ChatRuntime
+from holdfast.chat.lambdas import ChatRuntime
 
 handler = ChatRuntime().answer_batch

@@ -4,7 +4,7 @@ Behind an HTTP API, a REST API or a function URL it is Twilio's webhook. Behind 
 stages the `Inbound` messages that producers push. It never raises.
 """
 
-from holdfast.chat.lambdas.runtime import ChatRuntime
+from holdfast.chat.lambdas import ChatRuntime
 from holdfast.chat.lambdas.webhook import StagingFunction
 
 handler = StagingFunction(ChatRuntime())

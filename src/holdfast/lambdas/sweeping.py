@@ -4,6 +4,6 @@ Each event of any kind causes one sweep. Staged messages without a trigger get o
 messages that were not answered for days are parked. The response contains the counts.
 """
 
-from holdfast.chat.lambdas.runtime import ChatRuntime
+from holdfast.chat.lambdas import ChatRuntime
 
 handler = ChatRuntime().sweep

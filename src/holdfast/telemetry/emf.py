@@ -18,8 +18,7 @@ from typing import Any
 from holdfast.errors import ConfigError
 from holdfast.events import Event, WorkerStopped
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
-from holdfast.telemetry.measurements import Measurements
-from holdfast.telemetry.metrics import HELD, REDELIVERY, Gauge, Labels, Metric, list_metrics
+from holdfast.telemetry.metrics import HELD, REDELIVERY, Gauge, Labels, Measurements, Metric
 
 MAX_VALUES = 100  # of one metric in one line, and as many metrics, but there are fewer
 _UNITS = {"s": "Seconds", "ms": "Milliseconds"}
@@ -83,7 +82,7 @@ class EmfWriter(Measurements):
         self._flush_at = self._clock.monotonic() + self._interval_seconds
         taken = [
             (metric, labels, value)
-            for metric, labels, value in self.take(list_metrics())
+            for metric, labels, value in self.take(self._values)
             if value or isinstance(metric, Gauge)
         ]
         if not taken:

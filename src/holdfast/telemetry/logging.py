@@ -16,7 +16,7 @@ from typing import Any, Literal
 from holdfast.events import Subscriber
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock, to_utc
 from holdfast.queue.event_log import EventLog, format_pairs
-from holdfast.worker.tracebacks import format_traceback
+from holdfast.worker.outcome import format_traceback
 
 Style = Literal["text", "json", "plain"]
 

@@ -35,8 +35,7 @@ from holdfast.queue.message import (
     get_lease,
     get_trace,
 )
-from holdfast.telemetry.measurements import Measurements
-from holdfast.telemetry.metrics import Counter, Gauge, Labels, Metric, list_metrics
+from holdfast.telemetry.metrics import Counter, Gauge, Labels, Measurements, Metric
 from holdfast.version import needs_extra
 from holdfast.worker.outcome import Reject, Retry
 
@@ -80,7 +79,7 @@ class _CurrentSpan:
         context_api.detach(self._token)
         if self._trace.is_recorded:
             if kind is not None:
-                mark_error(self._trace.span, kind.__name__)
+                _mark_error(self._trace.span, kind.__name__)
             self._trace.span.end()
 
     def _note_outcome(self, outcome: object) -> None:
@@ -88,7 +87,7 @@ class _CurrentSpan:
         if isinstance(outcome, Retry | Reject):
             error = outcome.exception
             kind = type(outcome if error is None else error).__name__
-            mark_error(self._trace.span, kind, outcome.log_reason)
+            _mark_error(self._trace.span, kind, outcome.log_reason)
 
 
 def _ignore_outcome(outcome: object) -> None:
@@ -206,7 +205,7 @@ class QueueTracing:
         self, poll: Callable[..., list[QueueMessage]], *args: Any, **named: Any
     ) -> list[QueueMessage]:
         """Poll, and show what came. Idle workers poll, so an empty poll has no span."""
-        started_ns = read_ns(self._clock)
+        started_ns = _read_ns(self._clock)
         messages = poll(*args, **named)
         if messages:
             received = self._show_poll(started_ns, messages)
@@ -277,7 +276,7 @@ class QueueTracing:
         except BaseException as error:
             for message, span in spans:
                 if len(messages) == 1 or get_lease(message).state is not RELEASED:
-                    mark_error(span, type(error).__name__)
+                    _mark_error(span, type(error).__name__)
             raise
         finally:
             context_api.detach(token)
@@ -319,15 +318,55 @@ class OpenTelemetryTracing:
 
     @cached_property
     def _products(self) -> list[Subscriber]:
-        products = find_products()
-        return [load_part(product.spans)(self._tracer, self._clock) for product in products]
+        steps = StepSpans(self._tracer, self._clock)
+        return [load_part(product.spans)(steps) for product in find_products()]
 
     def __call__(self, event: Event) -> None:
         for show_spans in self._products:
             show_spans(event)
 
 
-def read_ns(clock: Clock) -> int:
+class StepSpans:
+    """Shows what products do inside traced attempts."""
+
+    def __init__(self, tracer: trace.Tracer, clock: Clock) -> None:
+        self._tracer = tracer
+        self._clock = clock
+
+    def get_current(self) -> trace.SpanContext | None:
+        """Return the context of the span that is current, or None if there is none."""
+        context = trace.get_current_span().get_span_context()
+        return context if context.is_valid else None
+
+    def show(
+        self,
+        name: str,
+        event: Event,
+        parent: trace.SpanContext | None,
+        attributes: Mapping[str, str] | None = None,
+        *,
+        is_call: bool = True,
+    ) -> None:
+        """Show a step as a child of a span if it was a call, or else with a link to it.
+
+        Without that span it is not shown. The event's `seconds` are its duration, and a `code`
+        is its error.
+        """
+        if parent is None:
+            return
+        options: dict[str, Any] = {"links": [trace.Link(parent)]}
+        if is_call:
+            context = trace.set_span_in_context(trace.NonRecordingSpan(parent))
+            options = {"context": context, "kind": trace.SpanKind.CLIENT}
+        started_ns = _read_ns(self._clock) - int(getattr(event, "seconds", 0.0) * 1e9)
+        options |= {"attributes": attributes, "start_time": started_ns}
+        span = self._tracer.start_span(name, **options)
+        if error := getattr(event, "code", ""):
+            _mark_error(span, error)
+        span.end()
+
+
+def _read_ns(clock: Clock) -> int:
     """Return the time as spans have it."""
     return int(clock.time() * 1e9)
 
@@ -341,7 +380,7 @@ def _add_link(span: trace.Span, message: QueueMessage) -> None:
             span.add_link(context)
 
 
-def mark_error(span: trace.Span, error_type: str, text: str | None = None) -> None:
+def _mark_error(span: trace.Span, error_type: str, text: str | None = None) -> None:
     """Show that what the span stands for failed."""
     span.set_attribute("error.type", error_type)
     span.set_status(trace.StatusCode.ERROR, text)
@@ -364,7 +403,7 @@ class OpenTelemetryMetrics(Measurements):
         super().__init__(clock)
         meter = (provider or metrics.get_meter_provider()).get_meter("holdfast")
         self._recorders: dict[Metric, metrics.Histogram] = {}
-        for metric in list_metrics():
+        for metric in self._values:
             name, unit, text = metric.otel_name, metric.unit, metric.text
             observe = [partial(self._observe, metric)]
             match metric:

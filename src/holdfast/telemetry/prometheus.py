@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
-from holdfast.telemetry.measurements import Measurements
-from holdfast.telemetry.metrics import Counter, Gauge, Histogram, Metric, list_metrics
+from holdfast.telemetry.metrics import Counter, Gauge, Histogram, Measurements, Metric
 from holdfast.version import needs_extra
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class Metrics(Measurements):
             Gauge: families.GaugeMetricFamily,
             Histogram: families.HistogramMetricFamily,
         }
-        for metric in list_metrics():
+        for metric in self._values:
             make = makers[type(metric)]
             family = make(metric.prometheus_name, metric.text, labels=metric.labels)
             for labels, *values in self._read(metric):

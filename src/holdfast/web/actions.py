@@ -18,8 +18,8 @@ from starlette.responses import RedirectResponse, Response
 
 from holdfast.errors import HoldfastError
 from holdfast.lease.clock import to_utc
-from holdfast.queue.dead_view import DeadFilter, iterate_dead
 from holdfast.queue.info import MessageInfo
+from holdfast.queue.watch import DeadFilter, iterate_dead
 from holdfast.web.console import Console, WatchedQueue
 from holdfast.web.guard import format_cookie
 from holdfast.web.rendering import Endpoint, Page, Renderer, parse_number

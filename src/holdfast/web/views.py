@@ -13,24 +13,22 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from holdfast.errors import HoldfastError
-from holdfast.queue.dead_view import (
-    DeadFilter,
-    DeadPage,
-    ReasonKinds,
-    group_reasons,
-    read_dead_page,
-)
 from holdfast.queue.info import MessageInfo, MessagePage, MessageState, QueueWorker
 from holdfast.queue.watch import (
     MINUTES,
     Activity,
+    DeadFilter,
+    DeadPage,
     LeaseHealth,
     LiveLeases,
     QueueCounts,
     Reading,
+    ReasonKinds,
+    group_reasons,
     is_polling,
     judge_activity,
     judge_lease,
+    read_dead_page,
 )
 from holdfast.web.console import Console, WatchedQueue
 from holdfast.web.rendering import Page, parse_number, wants_part

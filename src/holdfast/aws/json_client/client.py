@@ -18,19 +18,20 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from holdfast.aws.json_client.operations import (
-    IDEMPOTENCY_PARAMETERS,
-    NOT_REPEATABLE,
-    SERVICES,
-    name_operation,
-)
 from holdfast.aws.json_client.responses import (
     HttpResponse,
     InvalidResponse,
     parse_error,
     parse_result,
 )
-from holdfast.aws.json_client.settings import ClientSettings, is_botocore_patched
+from holdfast.aws.json_client.settings import (
+    IDEMPOTENCY_PARAMETERS,
+    NOT_REPEATABLE,
+    SERVICES,
+    ClientSettings,
+    is_botocore_patched,
+    name_operation,
+)
 from holdfast.aws.json_client.signing import Signer, freeze_credentials
 from holdfast.aws.json_client.transport import CallLimits, ConnectionPool, NoResponse
 from holdfast.lease import after_fork

@@ -3,7 +3,6 @@
 All addresses of a name are tried within one timeout. Responses are read in responses.py.
 """
 
-import http.client
 import os
 import select
 import socket
@@ -62,7 +61,7 @@ _CALL_ERRORS: _ErrorNames = (
 )
 
 # Since when it is idle, and the connection.
-_IdleEntry = tuple[float, http.client.HTTPConnection]
+_IdleEntry = tuple[float, socket.socket]
 
 
 class ConnectionPool:
@@ -81,7 +80,8 @@ class ConnectionPool:
         self._clock = clock
         parts = urlsplit(endpoint)
         self._secure = parts.scheme == "https"
-        self._host, self._port = parts.hostname or "", parts.port
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if self._secure else 80)
         self._idle: list[_IdleEntry] = []
 
     def send(
@@ -99,7 +99,7 @@ class ConnectionPool:
         is_reused = connection is not None
         if connection is None:
             connection = self._connect()
-        reader = ResponseReader(connection.sock, self._limits.read_seconds, self._clock)
+        reader = ResponseReader(connection, self._limits.read_seconds, self._clock)
         try:
             reader.sock.settimeout(self._limits.read_seconds)
             reader.sock.sendall(head.encode("latin-1") + body)
@@ -135,39 +135,35 @@ class ConnectionPool:
 
     # -- connecting
 
-    def _take_idle(self) -> http.client.HTTPConnection | None:
+    def _take_idle(self) -> socket.socket | None:
         while (entry := _pop_entry(self._idle)) is not None:
             since, connection = entry
             is_old = self._clock.monotonic() - since > _MAX_IDLE_SECONDS
-            if not is_old and not _is_readable(connection.sock):
+            if not is_old and not _is_readable(connection):
                 return connection
             connection.close()
         return None
 
-    def _connect(self) -> http.client.HTTPConnection:
-        connection = self._make_connection()
-        # It is the function by which http.client connects.
-        connection._create_connection = self._open_socket  # type: ignore[attr-defined]
+    def _connect(self) -> socket.socket:
+        context = self._get_tls_context() if self._secure else None
         try:
-            connection.connect()
-            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()
+            connection = self._open_socket()
+            if context is None:
+                return connection
+            return context.wrap_socket(connection, server_hostname=self._host)
+        except (OSError, ValueError) as error:  # the second, if a name cannot be encoded
             translated = self._make_error(_name_error(error, _CONNECT_ERRORS), error)
             raise NoResponse(translated, may_have_arrived=False) from error
-        return connection
 
-    def _open_socket(
-        self, address: tuple[str, int], timeout: float, source_address: None = None
-    ) -> socket.socket:
-        """Connect to the first address of a name that accepts, within one deadline.
+    def _open_socket(self) -> socket.socket:
+        """Connect to the first address of the name that accepts, within one deadline.
 
         As `socket.create_connection`, which would give each address the whole timeout. Here
         each but the last has half of what is left, so that an unreachable one leaves time for
         the others. What is left in the end is the timeout of the TLS handshake.
         """
-        addresses = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
-        deadline = self._clock.monotonic() + timeout
+        addresses = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        deadline = self._clock.monotonic() + self._limits.connect_seconds
         error: OSError | None = None
         for number, (family, kind, protocol, _, target) in enumerate(addresses, 1):
             seconds = deadline - self._clock.monotonic()
@@ -178,6 +174,8 @@ class ConnectionPool:
                 sock = socket.socket(family, kind, protocol)
                 sock.settimeout(seconds if number == len(addresses) else seconds / 2)
                 sock.connect(target)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 sock.settimeout(max(0.001, deadline - self._clock.monotonic()))
                 return sock
             except OSError as failed:
@@ -186,18 +184,14 @@ class ConnectionPool:
                     sock.close()
         raise error or OSError("the name has no address")
 
-    def _make_connection(self) -> http.client.HTTPConnection:
-        host, port, seconds = self._host, self._port, self._limits.connect_seconds
-        if not self._secure:
-            return http.client.HTTPConnection(host, port, timeout=seconds)
+    def _get_tls_context(self) -> ssl.SSLContext:
         ca_path = self._ca_bundle or _find_ca_path()
         try:
-            context = make_tls_context(ca_path)
+            return make_tls_context(ca_path)
         except OSError as error:
             reason = f"the CA bundle {ca_path!r} cannot be read: {error}"
             translated = self._make_error("SSLError", reason)
             raise NoResponse(translated, may_have_arrived=False) from error
-        return http.client.HTTPSConnection(host, port, timeout=seconds, context=context)
 
     def _make_error(self, name: str, error: object) -> Exception:
         from botocore import exceptions

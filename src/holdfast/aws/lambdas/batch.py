@@ -173,18 +173,17 @@ def _parse_record(record: Any) -> SqsRecord:
         "ReceiptHandle": record.get("receiptHandle") or "",
         "Body": record.get("body") or "",
         "Attributes": attributes,
-        "MessageAttributes": _convert_attributes(record.get("messageAttributes") or {}),
+        "MessageAttributes": {
+            name: _convert_attribute(value)
+            for name, value in (record.get("messageAttributes") or {}).items()
+        },
     }
     group = str(attributes.get("MessageGroupId", ""))
     return SqsRecord(message_id, group, str(record.get("eventSourceARN", "")), raw)
 
 
-def _convert_attributes(attributes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Convert the sender's attributes to the names of SQS; Lambda encodes bytes as base64."""
-    return {name: _convert_attribute(value) for name, value in attributes.items()}
-
-
 def _convert_attribute(attribute: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a sender's attribute to the names of SQS; Lambda encodes bytes as base64."""
     value: dict[str, Any] = {"DataType": attribute.get("dataType", "String")}
     if attribute.get("stringValue") is not None:
         value["StringValue"] = attribute["stringValue"]

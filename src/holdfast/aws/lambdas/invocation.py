@@ -14,12 +14,13 @@ after a message that failed. In other batches each message has a lane of its own
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from math import inf
-from threading import Condition, Event, Lock, Thread
-from typing import TYPE_CHECKING, Any, Generic
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.errors import LeaseLost
 from holdfast.events import Claimed, Completed, OnError, add_error_callback
@@ -27,13 +28,15 @@ from holdfast.lease.clock import Clock
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.lease.lease import Lease
 from holdfast.queue.message import M, get_lease
-from holdfast.worker.context import Context, DirectExecutor, execute_attempt
 from holdfast.worker.handler import Handler
 from holdfast.worker.outcome import Done, GiveBack, Outcome
+from holdfast.worker.runner import Context, DirectExecutor, execute_attempt
 from holdfast.worker.settle import SettleResult, settle
 
 if TYPE_CHECKING:
     from holdfast.queues.opening import SQSQueue
+
+T = TypeVar("T")
 
 _log = logging.getLogger("holdfast")
 
@@ -101,55 +104,21 @@ class BatchEntry(Generic[M]):
     """One message of the batch whose lease this invocation holds."""
 
     id: str
-    lane: str
     message: M
 
 
-class FifoGroups(Generic[M]):
-    """The messages of a batch that wait to be started. It is safe to share between threads."""
+Lane = deque[BatchEntry[M]]
+"""The messages of one lane that wait to be started."""
 
-    def __init__(self, entries: Iterable[BatchEntry[M]]) -> None:
-        self._waiting = deque(entries)
-        self._busy: set[str] = set()
-        self._changed = Condition()
 
-    def take(self) -> BatchEntry[M] | None:
-        """Wait for the next message that may be started, or return None if there is no more."""
-        with self._changed:
-            while self._waiting:
-                if (entry := self._first_free()) is not None:
-                    self._waiting.remove(entry)
-                    self._busy.add(entry.lane)
-                    return entry
-                self._changed.wait()
-        return None
+def drain(waiting: deque[T], take: Callable[[deque[T]], T] = deque.popleft) -> Iterator[T]:
+    """Take the waiting elements one after the other until none is left.
 
-    def _first_free(self) -> BatchEntry[M] | None:
-        return next((entry for entry in self._waiting if entry.lane not in self._busy), None)
-
-    def finish(self, entry: BatchEntry[M]) -> None:
-        """Record that a taken message is done, so that the next of its lane may start."""
-        with self._changed:
-            self._busy.discard(entry.lane)
-            self._changed.notify_all()
-
-    def fail(self, entry: BatchEntry[M]) -> list[BatchEntry[M]]:
-        """Record that a taken message failed, and return the rest of its lane.
-
-        The returned messages will not be started.
-        """
-        with self._changed:
-            rest = [waiting for waiting in self._waiting if waiting.lane == entry.lane]
-            self._waiting = deque(other for other in self._waiting if other.lane != entry.lane)
-            self._changed.notify_all()
-        return rest
-
-    def close(self) -> list[BatchEntry[M]]:
-        """Start nothing more, and return the messages that were not started."""
-        with self._changed:
-            rest, self._waiting = list(self._waiting), deque()
-            self._changed.notify_all()
-        return rest
+    Threads may share them: `take` is atomic, so each element is taken once.
+    """
+    with suppress(IndexError):
+        while True:
+            yield take(waiting)
 
 
 class Invocation(Generic[M]):
@@ -166,7 +135,7 @@ class Invocation(Generic[M]):
         self._options, self._times, self._clock = options, times, options.clock
         self._events = add_error_callback(queue.events, options.on_error)
         self._keeper = LeaseKeeper(options.clock, self._events)
-        self._lanes: FifoGroups[M] = FifoGroups(())
+        self._lanes: list[Lane[M]] = []
         self._open: dict[BatchEntry[M], float | None] = {}  # the start time, if it was started
         self._done: list[Lease] = []
         self._results: dict[str, SettleResult] = {}
@@ -185,8 +154,9 @@ class Invocation(Generic[M]):
                 self._keeper.start()
             if behind:
                 self._start_thread("give-back", lambda: self._give_back(behind))
-            for number in range(min(self._options.concurrency, len(self._open))):
-                self._start_thread(f"slot-{number + 1}", self._work)
+            untaken = deque(self._lanes)
+            for number in range(min(self._options.concurrency, len(self._lanes))):
+                self._start_thread(f"slot-{number + 1}", lambda: self._work(untaken))
             self._wait()
         finally:
             self._end()
@@ -204,20 +174,21 @@ class Invocation(Generic[M]):
         taken = self._queue.adopt_deliveries(
             [record.raw for record in self._batch], until=self._times.cut_at
         )
-        queued: list[BatchEntry[M]] = []
+        lanes: dict[str, Lane[M]] = {}
         behind: list[BatchEntry[M]] = []
         broken: set[str] = set()
         for record, message in zip(self._batch, taken, strict=True):
-            lane = f"group {record.group}" if self._queue.fifo else record.id
+            lane = record.group if self._queue.fifo else record.id
             if isinstance(message, SettleResult):
                 self._results[record.id] = message
                 if message not in _SETTLED:
                     broken.add(lane)
                 continue
-            entry = BatchEntry(record.id, lane, message)
+            entry = BatchEntry(record.id, message)
             self._hold(entry)
-            (behind if lane in broken else queued).append(entry)
-        self._lanes = FifoGroups(queued)
+            waiting = behind if lane in broken else lanes.setdefault(lane, deque())
+            waiting.append(entry)
+        self._lanes = list(lanes.values())
         return behind
 
     def _hold(self, entry: BatchEntry[M]) -> None:
@@ -231,12 +202,19 @@ class Invocation(Generic[M]):
 
     def _wait(self) -> None:
         self._wait_until(self._times.start_until)
-        rest = self._lanes.close()
-        if rest:
+        if rest := self._close_lanes():
             self._start_thread("give-back", lambda: self._give_back(rest))
         self._wait_until(self._times.stop_at)
         self._stopping.set()
         self._wait_until(self._times.cut_at)
+
+    def _close_lanes(self) -> list[BatchEntry[M]]:
+        """Start nothing more, and return the messages that were not started.
+
+        The last message of a lane is taken first. Otherwise a slot could meanwhile start a
+        message that is behind one taken here.
+        """
+        return [entry for lane in self._lanes for entry in [*drain(lane, deque.pop)][::-1]]
 
     def _wait_until(self, at: float) -> None:
         """Wait until that time, or until all messages are settled."""
@@ -267,7 +245,7 @@ class Invocation(Generic[M]):
         Only a handler may continue to run, because a thread cannot be killed. Its lease is
         lost, so it cannot settle its message.
         """
-        self._lanes.close()
+        self._close_lanes()
         self._stopping.set()
         self._give_up.set()
         for entry, _ in self._list_unsettled():
@@ -306,18 +284,21 @@ class Invocation(Generic[M]):
 
     # -- working, in the threads
 
-    def _work(self) -> None:
+    def _work(self, untaken: "deque[Lane[M]]") -> None:
+        """Handle one lane after the other, each until a message of it fails."""
         executor = DirectExecutor(self._options.handler, self._make_context)
         try:
-            while (entry := self._lanes.take()) is not None:
-                self._handle(executor, entry)
+            for lane in drain(untaken):
+                for entry in drain(lane):
+                    if self._handle(executor, entry) not in _SETTLED:
+                        self._give_back(drain(lane))
         finally:
             executor.close()
 
     def _make_context(self, message: M, lease: Lease) -> Context:
         return Context(self._queue, message, lease, self._stopping, self._clock)
 
-    def _handle(self, executor: DirectExecutor[M], entry: BatchEntry[M]) -> None:
+    def _handle(self, executor: DirectExecutor[M], entry: BatchEntry[M]) -> SettleResult:
         started = self._clock.monotonic()
         with self._writing:
             self._open[entry] = started
@@ -332,10 +313,7 @@ class Invocation(Generic[M]):
                 del outcome  # its exception refers to this frame
         finally:
             self._note(entry, settled)
-        if settled in _SETTLED:
-            self._lanes.finish(entry)
-        else:
-            self._give_back(self._lanes.fail(entry))
+        return settled
 
     def _is_held(self, entry: BatchEntry[M]) -> bool:
         """Check the lease, which may have been lost while the message waited to be started."""
