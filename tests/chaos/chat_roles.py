@@ -3,30 +3,23 @@
 import os
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
-from chaos.file_providers import (
-    Ledger,
-    LedgerSender,
-    OneSecret,
-    Partners,
-    ThreadWriter,
-)
 from chaos.rounds import RoundFolder
-from holdfast.chat.messages import Inbound, Trigger
-from holdfast.chat.model import Channel, ConversationKey
-from holdfast.chat.outbox import SentPart
-from holdfast.chat.policy import ConversationPolicy, ConversationProfile
-from holdfast.chat.ports import ReplyPart
+from holdfast.chat.errors import SendStatusUnknown
+from holdfast.chat.messages import Trigger
+from holdfast.chat.model import Channel, ConversationKey, ConversationPolicy
 from holdfast.chat.processor import BatchProcessor
 from holdfast.chat.sqlite_conversations import SQLiteConversations
-from holdfast.chat.staging import Stager
-from holdfast.chat.sweeper import Sweeper
+from holdfast.chat.staging import Stager, Sweeper
 from holdfast.lease.backoff import Backoff
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.lease.keeper import LeaseKeeper
+from holdfast.queue.message import make_id
 from holdfast.queues.files import FilesystemQueue
 from holdfast.worker.worker import Worker
+from support.chat.accounting import ChatAccounting
+from support.chat.application import PROFILE, make_message
+from support.chat.providers import FakeProviders, FakeSender, FakeWriter, Ledger
 
 CONVERSATIONS = 20
 LEASE_SECONDS = 0.6
@@ -38,7 +31,6 @@ POLICY = ConversationPolicy(
     lock_seconds=0.8,
     grace_seconds=0.5,
 )
-_PROFILE = ConversationProfile({"credentials_id": "sender"}, {"ai_api_key_reference": "writer"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +88,12 @@ def deliver_webhooks(workspace: ChatWorkspace, seed: int) -> None:
     random = Random(seed)
     store, queue = workspace.store(), workspace.queue()
     queues = {Channel.WHATSAPP: queue}
-    stager = Stager(store, queues, policy=POLICY, profiles={"*": _PROFILE})
+    stager = Stager(store, queues, policy=POLICY, profiles={"*": PROFILE})
     while missing := list_missing(workspace):
         delivered = sorted(set(workspace.sids()) - set(missing))
         repeats = delivered and random.random() < 1 / 8
         sid = random.choice(delivered) if repeats else random.choice(missing[:20])
-        stager.stage(_make_inbound(sid))
+        stager.stage(make_message(get_key(sid), sid))
         workspace.delivered.add(sid=sid)
         SYSTEM_CLOCK.sleep(random.uniform(0, 2 * workspace.pace_seconds))
 
@@ -112,48 +104,25 @@ def list_missing(workspace: ChatWorkspace) -> list[str]:
     return [sid for sid in workspace.sids() if sid not in delivered_sids]
 
 
-def _make_inbound(sid: str) -> Inbound:
-    key = get_key(sid)
-    return Inbound(
-        message_sid=sid,
-        primary_channel=key.primary_channel,
-        conversation_id=key.conversation_id,
-        body=f"<{sid}>",
-    )
-
-
 # -- workers
 
 
-class SlowSender(LedgerSender):
-    """A sender that waits before and after it sends, so that processes die at these moments."""
-
-    def send(self, part: ReplyPart) -> SentPart:
-        SYSTEM_CLOCK.sleep(_choose_delay())
-        taken = super().send(part)
-        SYSTEM_CLOCK.sleep(_choose_delay())
-        return taken
-
-
-class SlowWriter(ThreadWriter):
-    """A writer that waits before it writes."""
-
-    def write(self, *args: Any, **kwargs: Any) -> Any:
-        SYSTEM_CLOCK.sleep(_choose_delay())
-        return super().write(*args, **kwargs)
-
-
-def _choose_delay() -> float:
-    return os.urandom(1)[0] / 256 * 0.08
+def wait_or_fail(point: str) -> None:
+    """Wait, so that processes die at these moments. Half of all look-ups fail."""
+    if point in ("ask", "send", "sent"):
+        SYSTEM_CLOCK.sleep(os.urandom(1)[0] / 256 * 0.08)
+    if point == "find" and os.urandom(1)[0] < 128:
+        raise SendStatusUnknown("it keeps no list")
 
 
 def answer_until_stopped(workspace: ChatWorkspace) -> None:
     """Answer messages until the stop file exists."""
     store, queue, keeper = workspace.store(), workspace.queue(), LeaseKeeper()
-    sender = SlowSender(workspace.sent, SYSTEM_CLOCK, finds="by chance")
+    writer = FakeWriter(_reply, ledger=workspace.questions, fault=wait_or_fail)
+    sender = FakeSender(ledger=workspace.sent, fault=wait_or_fail)
     processor = BatchProcessor(
         store,
-        Partners(OneSecret(), SlowWriter(workspace.questions), sender),
+        FakeProviders(writer, sender),
         {Channel.WHATSAPP: queue},
         keeper=keeper,
         policy=POLICY,
@@ -165,7 +134,11 @@ def answer_until_stopped(workspace: ChatWorkspace) -> None:
     store.close()
 
 
-# -- the sweeper
+def _reply(text: str) -> str:
+    return f"{make_id()[:8]} on: {text}"
+
+
+# -- the sweeper and the accounting
 
 
 def run_sweeper(workspace: ChatWorkspace) -> None:
@@ -174,3 +147,29 @@ def run_sweeper(workspace: ChatWorkspace) -> None:
     with workspace.store() as store:
         Sweeper(store, {Channel.WHATSAPP: queue}, policy=POLICY).sweep()
     queue.close()
+
+
+def check_promises(workspace: ChatWorkspace) -> None:
+    """Check that each message was answered once, or parked because of an unknown send."""
+    with workspace.store() as store:
+        account = _account(workspace, store)
+        wrong = [*account.find_wrong(), *account.find_unfinished(workspace.sids())]
+        assert not [*wrong, *account.find_wrongly_parked()]
+
+
+def format_summary(workspace: ChatWorkspace) -> str:
+    """Return the totals in one line."""
+    with workspace.store() as store:
+        account = _account(workspace, store)
+    lost = set(workspace.sids()) - set(account.answered) - set(account.parked_sids)
+    sent_and_parked = sum(bool(account.replies[sid, 0]) for sid in account.parked_sids)
+    asked_twice = sum(count > 1 for count in account.count_asked().values())
+    return (
+        f"{workspace.messages} messages in {len(workspace.delivered.lines())} webhooks, "
+        f"{sum(map(len, account.histories)) // 2} turns; lost {len(lost)}, parked "
+        f"{len(account.parked_sids)} ({sent_and_parked} were sent); asked twice {asked_twice}"
+    )
+
+
+def _account(workspace: ChatWorkspace, store: SQLiteConversations) -> ChatAccounting:
+    return ChatAccounting(store, workspace.sent.lines(), workspace.questions.lines())

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from random import Random
 
 from chaos.events import Entry, EventAccounting, LoggedFolder, find_repeated
+from chaos.rounds import SECONDS
 from holdfast.events import Completed, Event
 from holdfast.lease.backoff import Backoff
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.queue.message import AnyMessage
 from holdfast.queues.sqs import SQSQueue
-from holdfast.worker.context import Context
+from holdfast.worker.runner import Context
 from holdfast.worker.worker import Worker
 
-LEASE_SECONDS = 3.0
+LEASE_SECONDS = 3.0 if SECONDS else 2.0
 LONG_SECONDS = 1.3 * LEASE_SECONDS  # without renewal it would be handled twice
 CONCURRENCY = 8
 MAX_ATTEMPTS = 100  # kills count as attempts, and no message may be dead-lettered here

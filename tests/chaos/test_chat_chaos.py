@@ -12,12 +12,13 @@ from pathlib import Path
 from random import Random
 from time import monotonic, sleep
 
-from chaos.chat_accounting import ChatAccounting
 from chaos.chat_roles import (
     LEASE_SECONDS,
     ChatWorkspace,
     answer_until_stopped,
+    check_promises,
     deliver_webhooks,
+    format_summary,
     list_missing,
     run_sweeper,
 )
@@ -49,12 +50,11 @@ class ChatRound:
             processes.start(self.stage, STAGERS)
             self.inject_faults(processes)
             self.wait_until_finished(processes)
-        accounting = ChatAccounting(self.workspace).read()
-        accounting.check()
+        check_promises(self.workspace)
         assert self.workspace.queue().stats().failed == 0
         return (
             f"{processes.kills} killed, {processes.freezes} frozen; "
-            f"{accounting.format_summary()}"
+            f"{format_summary(self.workspace)}"
         )
 
     def inject_faults(self, processes: ChaosProcesses) -> None:
@@ -77,7 +77,7 @@ class ChatRound:
         wait_until(
             self.is_finished,
             WAIT_TIMEOUT_SECONDS,
-            lambda: ChatAccounting(self.workspace).read().format_summary(),
+            lambda: format_summary(self.workspace),
             between=lambda: run_sweeper(self.workspace),
         )
         self.workspace.stop.touch()

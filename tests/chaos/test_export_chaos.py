@@ -18,8 +18,8 @@ from chaos.export_server import FaultyServers, run_servers
 from chaos.rounds import SECONDS, repeat_rounds, wait_until
 
 SERVICES = 3 if SECONDS else 2
-JOBS = 60 if SECONDS else 8
-FAULT_SECONDS = 25.0 if SECONDS else 3.5
+JOBS = 60 if SECONDS else 6
+FAULT_SECONDS = 25.0 if SECONDS else 2.5
 WAIT_TIMEOUT_SECONDS = 180.0
 FAULT_INTERVAL_SECONDS = 0.25
 

@@ -28,7 +28,7 @@ from chaos.sqs_server import serve
 from holdfast.aws.json_client.client import JsonClient
 
 WORKERS = 4
-MESSAGES = 5_000 if SECONDS else 300
+MESSAGES = 5_000 if SECONDS else 200
 FAULT_SHARE = 0.9  # of the messages deleted; the rest must be able to finish
 WAIT_TIMEOUT_SECONDS = 600.0
 

@@ -11,14 +11,12 @@ from emulators import localstack_sqs
 from emulators.localstack_sqs import Advance
 from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock
-from holdfast.testing.contracts.queue.bad_input import BadInputPromises
+from holdfast.testing.contracts.queue.bad_input import BadInputPromises, SchemaPromises
 from holdfast.testing.contracts.queue.concurrency import QueueConcurrencyPromises
 from holdfast.testing.contracts.queue.dead_letters import DeadLetterPromises
 from holdfast.testing.contracts.queue.delivery import DeliveryPromises
-from holdfast.testing.contracts.queue.leasing import LeasePromises
-from holdfast.testing.contracts.queue.schemas import SchemaPromises
+from holdfast.testing.contracts.queue.leasing import LeasePromises, StaleHolderPromises
 from holdfast.testing.contracts.queue.settling import SettlePromises
-from holdfast.testing.contracts.queue.stale_holders import StaleHolderPromises
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
 from support.aws.client_kinds import KINDS, make_server_client
 

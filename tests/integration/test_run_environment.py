@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tools import listeners
 
-from support.cli.commands import eventually
 from support.paths import ROOT
+from support.waiting import wait_until
 
 HOSTILE = {
     "AWS_PROFILE": "of-the-person-at-the-machine",
@@ -117,14 +117,14 @@ def test_a_killed_run_takes_its_servers_and_their_children_with_it(
     paths = os.pathsep.join([str(ROOT / "tests"), *sys.path])
     run = run_of_tests(*words, env=os.environ | {"PYTHONPATH": paths})
     try:
-        eventually((tmp_path / "ready").exists, 120)
+        wait_until((tmp_path / "ready").exists, 120)
         started = {pid: command(pid) for pid in listeners.add_descendants([run.pid])}
         for name in ("ministack", "awslambdaric", "sleep"):
             assert any(name in words for words in started.values()), (name, started)
     finally:
         run.kill()
         run.wait()
-    eventually(lambda: not any(command(pid) == started[pid] for pid in started))
+    wait_until(lambda: not any(command(pid) == started[pid] for pid in started))
 
 
 def command(pid: int) -> str:

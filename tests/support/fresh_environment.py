@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from support.paths import ROOT
-from support.readme import FileStep, ShellStep
 
 _UV = Path(sys.executable).with_name("uv")
-_CLONE = "./holdfast"  # in the README
 _MAX_RUN_SECONDS = 120.0
 
 
@@ -24,7 +22,7 @@ class FreshEnvironment:
 
     def __init__(self, folder: Path, python: str, env: Mapping[str, str]) -> None:
         commands, self.folder = folder / "env" / "bin", folder / "work"
-        self.wheel, self.python = build_wheel(folder), commands / "python"
+        self.wheel, self.python = _build_wheel(folder), commands / "python"
         subprocess.run([_UV, "venv", "--quiet", "-p", python, folder / "env"], check=True)
         (commands / "pip").write_text(f'#!/bin/sh\nexec {_UV} pip "$@"\n')
         (commands / "pip").chmod(0o755)
@@ -36,15 +34,6 @@ class FreshEnvironment:
             "UV_CONSTRAINT": str(ROOT / "constraints.txt"),
         }
         self.folder.mkdir()
-
-    def follow(self, step: FileStep | ShellStep) -> str:
-        """Write the file, or run the commands and return their output."""
-        match step:
-            case FileStep(name, text):
-                (self.folder / name).write_text(text)
-                return ""
-            case ShellStep(text):
-                return self.run(text.replace(_CLONE, str(self.wheel)))
 
     def run(self, commands: str) -> str:
         """Run shell commands and return their output. What they export remains exported.
@@ -68,7 +57,7 @@ class FreshEnvironment:
         return ran.stdout
 
 
-def build_wheel(folder: Path) -> Path:
+def _build_wheel(folder: Path) -> Path:
     """Build the wheel of this repository in the folder and return its path."""
     build = [sys.executable, "-m", "hatchling", "build", "--target=wheel", "-d", str(folder)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)

@@ -12,6 +12,7 @@ import re
 import socket
 import ssl
 import struct
+import time
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
@@ -266,52 +267,18 @@ def file(data: bytes, *fields: str, etag: str | None = ETAG, ranges: bool = True
     return route
 
 
-def rest(data: bytes, *, etag: str = ETAG, shift: int = 0) -> Route:
-    """Send the rest with a range that begins `shift` later, whatever If-Range says."""
+def gated(data: bytes, gate: Event) -> Route:
+    """Return a route that sends the first byte at once and the rest when the gate opens."""
 
     def route(ask: Ask, wire: Wire) -> None:
-        piece, first = data[ask.start :], ask.start + shift
-        span = f"Content-Range: bytes {first}-{len(data) - 1}/{len(data)}"
-        length = f"Content-Length: {len(piece)}"
-        wire.head("206 Partial Content", length, span, f"ETag: {etag}")
-        wire.body(piece)
-
-    return route
-
-
-def cut(data: bytes, at: int, *, etag: str | None = ETAG, length: int | None = None) -> Route:
-    """Send the file up to a byte, then close the connection."""
-
-    def route(ask: Ask, wire: Wire) -> None:
-        tags = [f"ETag: {etag}"] if etag else []
-        wire.head("200 OK", f"Content-Length: {length or len(data)}", *tags)
-        wire.body(data[:at])
-        wire.close()
-
-    return route
-
-
-def chunked(data: bytes, *fields: str, whole: bool = True) -> Route:
-    def route(ask: Ask, wire: Wire) -> None:
-        wire.head("200 OK", "Transfer-Encoding: chunked", *fields)
-        for at in range(0, len(data), 10_000):
-            piece = data[at : at + 10_000]
-            wire.send(b"%x\r\n%s\r\n" % (len(piece), piece))
-        if whole:
-            wire.send(b"0\r\n\r\n")
-        else:
-            wire.close()
-
-    return route
-
-
-def until_closed(data: bytes, *fields: str) -> Route:
-    """Respond like an old server: the end of the connection is the end of the file."""
-
-    def route(ask: Ask, wire: Wire) -> None:
-        wire.head("200 OK", "Connection: close", *fields)
-        wire.body(data)
-        wire.close()
+        if gate.is_set():
+            file(data)(ask, wire)
+            return
+        wire.head("200 OK", f"Content-Length: {len(data)}", f"ETag: {ETAG}")
+        wire.body(data[:1])
+        while not (gate.is_set() or wire.stopped.is_set()):
+            time.sleep(0.02)
+        wire.body(data[1:])
 
     return route
 

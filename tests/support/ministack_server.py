@@ -11,14 +11,13 @@ Each process that runs tests has its own server, started on first use. It is a c
 process, which ends it by its handle in every case.
 """
 
+import io
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,17 +29,15 @@ import pytest
 from support.aws.client_kinds import make_server_client
 
 REGION, ACCOUNT = "us-east-1", "000000000000"
-_START_SECONDS = 60
-_MAX_TRIES = 5  # another process may take the port before the server opens it
+_COMMAND = [sys.executable, "-m", "hypercorn", "ministack.app:app", "--workers", "0"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ministack:
-    """A running server."""
+    """A running server, and an account on it. Accounts share nothing."""
 
     url: str
-    process: subprocess.Popen[bytes]
-    log: Path
+    account: str = ACCOUNT
 
     @property
     def env(self) -> dict[str, str]:
@@ -48,13 +45,41 @@ class Ministack:
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_DEFAULT_REGION": REGION,
-            "AWS_ACCESS_KEY_ID": ACCOUNT,
+            "AWS_ACCESS_KEY_ID": self.account,
             "AWS_SECRET_ACCESS_KEY": "test",
         }
 
     def client(self, service: str) -> Any:
         """Make a boto3 client for this server."""
-        return make_server_client("boto3", service, self.url, access_key=ACCOUNT)
+        return make_server_client("boto3", service, self.url, access_key=self.account)
+
+    def create_function(
+        self, name: str, handler: str, env: dict[str, str], source: str = ""
+    ) -> None:
+        """Create a function with this environment. `source` is its module `function`."""
+        package = io.BytesIO()
+        with zipfile.ZipFile(package, "w") as archive:
+            python = f'#!/bin/sh\nexec "{sys.executable}" -m awslambdaric "$_HANDLER"\n'
+            archive.writestr("bootstrap", python)
+            archive.writestr("function.py", source)
+        self.client("lambda").create_function(
+            FunctionName=name,
+            Runtime="provided.al2023",  # so that awslambdaric runs it, as on AWS
+            Handler=handler,
+            Role="arn:aws:iam::000000000000:role/test",
+            Code={"ZipFile": package.getvalue()},
+            Timeout=60,
+            Environment={"Variables": env},
+        )
+
+    def map_event_source(self, name: str, arn: str) -> None:
+        """Let Lambda call the function with batches of the queue."""
+        self.client("lambda").create_event_source_mapping(
+            EventSourceArn=arn,
+            FunctionName=name,
+            BatchSize=10,
+            FunctionResponseTypes=["ReportBatchItemFailures"],
+        )
 
 
 @pytest.fixture(scope="session")
@@ -66,70 +91,39 @@ def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ministack]:
 
 @contextmanager
 def run_ministack(folder: Path, **settings: str) -> Iterator[Ministack]:
-    """Run a server of its own, with these variables in its environment."""
-    server = _start_server(folder, settings)
-    try:
-        yield server
-    finally:
-        _end(server)
+    """Run a server of its own, with these variables in its environment.
 
-
-def _start_server(folder: Path, settings: dict[str, str]) -> Ministack:
-    for _ in range(_MAX_TRIES):
-        server = _start_process(folder, _find_free_port(), settings)
-        if _is_responding(server):
-            return server
-        _end(server)
-    raise AssertionError(f"ministack does not start:\n{server.log.read_text()[-2000:]}")
-
-
-def _find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _start_process(folder: Path, port: int, more: dict[str, str]) -> Ministack:
-    url, log = f"http://127.0.0.1:{port}", folder / f"{port}.log"
-    settings = {
-        "AWS_ENDPOINT_URL": url,  # for the functions it runs
-        "BIND_HOST": "127.0.0.1",
-        "GATEWAY_PORT": str(port),
-        "MINISTACK_ACCOUNT_ID": ACCOUNT,
-        "MINISTACK_REGION": REGION,
-        "TMPDIR": str(folder),
-        **more,
-    }
-    with log.open("wb") as out:
+    It inherits a socket that listens already, so no port is guessed, and requests wait until it
+    has started.
+    """
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=64) as listening,
+        (folder / "ministack.log").open("wb") as log,
+    ):
+        port, number = listening.getsockname()[1], listening.fileno()
+        url = f"http://127.0.0.1:{port}"
+        own = {
+            "AWS_ENDPOINT_URL": url,  # for the functions it runs
+            "GATEWAY_PORT": str(port),
+            "MINISTACK_ACCOUNT_ID": ACCOUNT,
+            "MINISTACK_REGION": REGION,
+            "TMPDIR": str(folder),
+        }
         process = subprocess.Popen(
-            [sys.executable, "-m", "ministack"],
-            env={**os.environ, **settings},
+            [*_COMMAND, "--bind", f"fd://{number}"],
+            env={**os.environ, **own, **settings},
+            pass_fds=[number],
             stdin=subprocess.DEVNULL,
-            stdout=out,
+            stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # its functions are processes that must end with it
         )
-    return Ministack(url, process, log)
-
-
-def _is_responding(server: Ministack) -> bool:
-    give_up_at = time.monotonic() + _START_SECONDS
-    while server.process.poll() is None and time.monotonic() < give_up_at:
-        try:
-            with urllib.request.urlopen(f"{server.url}/_ministack/health", timeout=5):
-                return True
-        except urllib.error.HTTPError:
-            return True
-        except OSError:
-            time.sleep(0.05)
-    return False
-
-
-def _end(server: Ministack) -> None:
-    server.process.terminate()
     try:
-        server.process.wait(10)
-    except subprocess.TimeoutExpired:
-        os.killpg(server.process.pid, signal.SIGKILL)
-        server.process.wait(10)
+        yield Ministack(url)
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)

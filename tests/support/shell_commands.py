@@ -12,7 +12,7 @@ from typing import Any
 import botocore.session
 from botocore import xform_name
 
-from holdfast.cli.commands import CommandTable
+from holdfast.cli.main import CommandTable
 from support.paths import ROOT
 
 _BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)

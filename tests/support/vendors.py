@@ -1,8 +1,18 @@
-"""The state of fake OpenAI, Twilio and Secrets Manager services, with configurable faults.
+"""Fake OpenAI and Twilio servers on a free port of the loopback interface.
 
-`server` serves it over HTTP.
+They implement the part of the HTTP APIs that Holdfast uses.
+
+    with VendorServer() as vendors:
+        vendors.books.order("twilio.send", Fault(status=429))
+
+    openai.open .look .list .write .count, twilio.send .list   can fail
+
+The error texts repeat everything that was sent, including the key, so tests detect code that
+forwards them.
 """
 
+import base64
+import json
 import re
 import time
 from collections.abc import Callable
@@ -11,7 +21,12 @@ from email.utils import formatdate, parsedate_to_datetime
 from itertools import count
 from threading import Lock
 from typing import Any, Literal
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
+
+from holdfast.chat.outbox import SentPart
+from holdfast.chat.ports import ReplyPart, ReplySender, Secret
+from support import http_server
+from support.http_server import LoopbackServer, Wire, status
 
 How = Literal["answer", "close", "hang", "garbage"]
 
@@ -32,22 +47,22 @@ class Fault:
 
 
 class Refused(Exception):
+    """A response with the status and the vendor's code of an error."""
+
     def __init__(self, status: int, code: str | None = None, param: str | None = None) -> None:
         super().__init__(status, code)
         self.status, self.code, self.param = status, code, param
 
 
-@dataclass
+@dataclass(frozen=True)
 class Ask:
     """One request."""
 
     on: str
-    method: str
     path: str
     query: dict[str, str]
     body: dict[str, Any]
     user: str  # the key; user:password for Twilio
-    fault: str = ""
 
 
 @dataclass
@@ -57,8 +72,7 @@ class Books:
     conversations: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
     asks: list[Ask] = field(default_factory=list)
-    keys: dict[str, str] = field(default_factory=dict)
-    secrets: dict[str, str] = field(default_factory=dict)
+    openai_key: str = ""  # the only one that OpenAI accepts; if empty, any
     faults: dict[str, list[Fault]] = field(default_factory=dict)
     reply: Callable[[str], str] = "Re: {}".format
     shape: dict[str, Any] = field(default_factory=dict)  # merged into OpenAI's responses
@@ -85,23 +99,17 @@ class Books:
             waiting = self.faults.get(on)
             return waiting.pop(0) if waiting else None
 
-    # -- Secrets Manager
-
-    def secret(self, ask: Ask) -> dict[str, Any]:
-        name = ask.body["SecretId"]
-        if name not in self.secrets:
-            raise Refused(400, "ResourceNotFoundException")
-        return {"Name": name, "SecretString": self.secrets[name]}
-
     # -- OpenAI
 
     def open(self, ask: Ask) -> dict[str, Any]:
         name = f"conv_{next(self.numbers):032x}"
         self.conversations[name] = []
-        return {"id": name, "object": "conversation", "created_at": 1, "metadata": {}}
+        return self._conversation(name)
 
     def look(self, ask: Ask) -> dict[str, Any]:
-        name = ask.path.split("/")[3]
+        return self._conversation(ask.path.split("/")[3])
+
+    def _conversation(self, name: str) -> dict[str, Any]:
         self._items(name)
         return {"id": name, "object": "conversation", "created_at": 1, "metadata": {}}
 
@@ -122,7 +130,7 @@ class Books:
     def write(self, ask: Ask) -> dict[str, Any]:
         if ask.body.get("model") in (None, "no-such-model"):
             raise Refused(400, "model_not_found", "model")
-        items = self._items(str(ask.body.get("conversation")), named=True)
+        items = self._items(str(ask.body.get("conversation")))
         questions = [
             self._message("user", item["content"]) for item in ask.body.get("input", [])
         ]
@@ -143,7 +151,7 @@ class Books:
         words = " ".join([*texts, ask.body.get("input", ""), ask.body.get("instructions", "")])
         return {"object": "response.input_tokens", "input_tokens": len(words.split())}
 
-    def _items(self, name: str, named: bool = False) -> list[dict[str, Any]]:
+    def _items(self, name: str) -> list[dict[str, Any]]:
         if not name.startswith("conv_"):
             raise Refused(400, "invalid_value", "conversation")
         if name not in self.conversations:
@@ -235,13 +243,99 @@ def _matches(message: dict[str, Any], query: dict[str, str]) -> bool:
 
 Deed = Callable[[Books, Ask], dict[str, Any]]
 _TWILIO = r"/2010-04-01/Accounts/[^/]+/Messages\.json"
-ROUTES: list[tuple[str, str, str, Deed, int]] = [
-    ("POST", r"/v1/conversations", "openai.open", Books.open, 200),
-    ("GET", r"/v1/conversations/[^/]+", "openai.look", Books.look, 200),
-    ("GET", r"/v1/conversations/[^/]+/items", "openai.list", Books.list_items, 200),
-    ("POST", r"/v1/responses", "openai.write", Books.write, 200),
-    ("POST", r"/v1/responses/input_tokens", "openai.count", Books.count, 200),
-    ("POST", _TWILIO, "twilio.send", Books.send, 201),
-    ("GET", _TWILIO, "twilio.list", Books.list_messages, 200),
-    ("POST", r"/", "aws.secret", Books.secret, 200),
+_ROUTES: list[tuple[str, str, str, Deed]] = [
+    ("POST", r"/v1/conversations", "openai.open", Books.open),
+    ("GET", r"/v1/conversations/[^/]+", "openai.look", Books.look),
+    ("GET", r"/v1/conversations/[^/]+/items", "openai.list", Books.list_items),
+    ("POST", r"/v1/responses", "openai.write", Books.write),
+    ("POST", r"/v1/responses/input_tokens", "openai.count", Books.count),
+    ("POST", _TWILIO, "twilio.send", Books.send),
+    ("GET", _TWILIO, "twilio.list", Books.list_messages),
 ]
+_JSON = "Content-Type: application/json"
+
+
+class VendorServer(LoopbackServer):
+    """The fake vendors behind one port. `books` is their state."""
+
+    def __init__(self) -> None:
+        super().__init__(otherwise=self._respond)
+        self.books = Books()
+
+    @property
+    def twilio(self) -> str:
+        """Return the base_url for channel_config."""
+        return self.url("")
+
+    @property
+    def openai(self) -> str:
+        """Return the base_url for ai_config, or for OPENAI_BASE_URL."""
+        return self.url("/v1")
+
+    def _respond(self, request: http_server.Ask, wire: Wire) -> None:
+        matching = (
+            (on, deed)
+            for method, pattern, on, deed in _ROUTES
+            if method == request.method and re.fullmatch(pattern, request.path)
+        )
+        on, deed = next(matching, ("", _refuse_path))
+        ask = _read(request, on)
+        try:
+            code, content = 200, self._act(ask, deed, wire)
+        except Refused as refused:
+            code, content = refused.status, _explain(refused, ask)
+        if not wire.closed:
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
+            status(f"{code} Status", _JSON, body=data)(request, wire)
+
+    def _act(self, ask: Ask, deed: Deed, wire: Wire) -> dict[str, Any] | bytes:
+        """Do what is asked, or what a fault makes of it. Returns the content of a response."""
+        fault = self.books.next_fault(ask.on)
+        with self.books.lock:
+            self.books.asks.append(ask)
+            key = self.books.openai_key
+            if ask.on.startswith("openai") and key not in ("", ask.user):
+                raise Refused(401, "invalid_api_key")
+            answer = deed(self.books, ask) if fault is None or fault.acted else {}
+        match fault:
+            case Fault(how="answer"):
+                raise Refused(fault.status, fault.code or None, fault.param or None)
+            case Fault(how="garbage"):
+                return b"<html>no JSON at all</html>"
+            case Fault(how="hang"):
+                wire.hang()
+            case Fault():
+                wire.close()
+        return answer
+
+
+def _read(request: http_server.Ask, on: str) -> Ask:
+    is_json = "json" in request.headers.get("content-type", "")
+    body = json.loads(request.body or b"{}") if is_json else _parse(request.body.decode())
+    kind, _, word = request.headers.get("authorization", "").partition(" ")
+    user = base64.b64decode(word).decode() if kind == "Basic" else word
+    return Ask(on, request.path, _parse(request.query), body, user)
+
+
+def _parse(form: str) -> dict[str, str]:
+    return dict(parse_qsl(form))
+
+
+def _refuse_path(books: Books, ask: Ask) -> dict[str, Any]:
+    raise Refused(404)
+
+
+def _explain(refused: Refused, ask: Ask) -> dict[str, Any]:
+    """Return the content of an error, which repeats the request as vendors do."""
+    text = f"no: {ask.path} {ask.query} {ask.body} {ask.user}"
+    if ask.path.startswith("/v1"):
+        reason = {"param": refused.param, "code": refused.code}
+        return {"error": {"message": text, "type": "invalid_request_error", **reason}}
+    code = int(refused.code or refused.status)
+    return {"code": code, "message": text, "status": refused.status}
+
+
+def send(sender: ReplySender, part: ReplyPart, secret: Secret, **how: Any) -> SentPart:
+    """Connect and hand the part over, with nothing in between."""
+    with sender.connect(part, secret, **how) as hand_over:
+        return hand_over()

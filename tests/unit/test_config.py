@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.exports.commands.options import STORE_VARIABLE
+from holdfast.exports.commands.inspect import STORE_VARIABLE
 from holdfast.exports.settings import ExportSettings
 from holdfast.lease.backoff import Backoff
 from holdfast.queues.settings import QueueOptions, QueueSettings, SqsSettings

@@ -3,12 +3,17 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.sqs.server import Server, Sqs
+from support.sqs.server import Sqs
+
+if TYPE_CHECKING:  # because pytest must load that module itself
+    from support.ministack_server import Ministack
+
+pytest_plugins = ["support.ministack_server"]
 
 _CLIENTS = """
 import json, sys
@@ -28,18 +33,9 @@ print(json.dumps(results))
 _SERVICES = {"sqs", "dynamodb", "stepfunctions", "s3", "secretsmanager", "lambda"}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    running = Server()
-    try:
-        yield running.url
-    finally:
-        running.close()
-
-
 @pytest.fixture
-def sqs(server: str) -> Sqs:
-    return Sqs(server)
+def sqs(ministack: "Ministack") -> Sqs:
+    return Sqs(ministack)
 
 
 @pytest.fixture

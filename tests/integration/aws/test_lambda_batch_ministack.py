@@ -10,13 +10,14 @@ from uuid import uuid4
 import pytest
 
 from holdfast import QueueMessage
-from support.aws.ministack_functions import create_function, eventually, map_event_source
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from support.ministack_server import Ministack
 
 pytest_plugins = ["support.ministack_server"]
 
+SECONDS = 90  # for what functions do
 FUNCTION = """
 import os
 import time
@@ -104,8 +105,8 @@ def deploy(ministack: "Ministack", tmp_path: Path) -> Deploy:
         ledger = tmp_path / name
         url, arn = _queue(ministack, name, fifo, visibility)
         env = {"LEDGER": str(ledger), **env}
-        create_function(ministack, name, "function.lambda_handler", env, FUNCTION)
-        map_event_source(ministack, name, arn)
+        ministack.create_function(name, "function.lambda_handler", env, FUNCTION)
+        ministack.map_event_source(name, arn)
         return Deployment(ministack.client("sqs"), url, ledger)
 
     return deployed
@@ -129,7 +130,7 @@ def test_every_message_ends_done_or_as_a_dead_letter_and_failures_are_retried(
     tasks += [Task(id="reject", n=100, rejected=True)]
     deployment.send(*tasks)
     deployment.send_text("no JSON")
-    eventually(lambda: deployment.left() == 0)
+    wait_until(lambda: deployment.left() == 0, SECONDS)
     done = deployment.noted("done")
     assert sorted(done) == sorted(task.id for task in tasks if not task.rejected)
     started = Counter(deployment.noted("started"))
@@ -144,9 +145,9 @@ def test_records_that_wait_in_the_batch_are_not_delivered_a_second_time(deploy: 
     """Four records take 2.5 s each; the visibility is 4 s, and another function is idle."""
     deployment = deploy(visibility=4, HOLDFAST_LEASE_SECONDS="9")
     deployment.send(Task(id="warm-up", n=0))
-    eventually(lambda: deployment.left() == 0)
+    wait_until(lambda: deployment.left() == 0, SECONDS)
     deployment.send(*(Task(id=f"t{n}", n=n, seconds=2.5) for n in range(4)))
-    eventually(lambda: deployment.left() == 0)
+    wait_until(lambda: deployment.left() == 0, SECONDS)
     started = Counter(deployment.noted("started"))
     assert started == {"warm-up": 1, "t0": 1, "t1": 1, "t2": 1, "t3": 1}
 
@@ -157,7 +158,7 @@ def test_a_fifo_group_keeps_its_order_over_a_failure(deploy: Deploy) -> None:
     for group in ("a", "b"):
         tasks = [Task(id=f"{group}{n}", n=n, fails=1 if n == 2 else 0) for n in range(6)]
         deployment.send(*tasks, group=group)
-    eventually(lambda: deployment.left() == 0)
+    wait_until(lambda: deployment.left() == 0, SECONDS)
     done = deployment.noted("done")
     for group in ("a", "b"):
         assert [id for id in done if id[0] == group] == [f"{group}{n}" for n in range(6)]

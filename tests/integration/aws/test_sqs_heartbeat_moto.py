@@ -1,20 +1,80 @@
-"""SQSHeartbeat against moto's SQS, with both clocks moved together, twelve hours a second."""
+"""SQSHeartbeat and its example against moto's SQS, with both clocks moved together."""
 
-from collections.abc import Iterator
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import boto3
 import pytest
 import time_machine
 from botocore.exceptions import ClientError
+from moto import mock_aws
 
+from holdfast.testing import ManualClock
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat
-from support.sqs.heartbeats import MotoMessage, open_moto
+from support.paths import ROOT
+from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
+
+REGION = "eu-west-1"
+BEGAN = 1_800_000_000  # the wall clock of moto at the beginning of a test
+
+
+class MotoMessage:
+    """A message in a queue of moto that hides for `timeout` seconds, received at `BEGAN`.
+
+    The heartbeat's thread is real; its clock and moto's are moved together.
+    """
+
+    def __init__(self, traveller: time_machine.Traveller, timeout: int) -> None:
+        self.client = boto3.client("sqs", region_name=REGION)
+        attributes = {"VisibilityTimeout": str(timeout)}
+        response = self.client.create_queue(QueueName="orders", Attributes=attributes)
+        self.url = response["QueueUrl"]
+        self.client.send_message(QueueUrl=self.url, MessageBody=json.dumps({"customer": "Ada"}))
+        [self.message] = self.receive()
+        self.handle = self.message["ReceiptHandle"]
+        self.clock = ManualClock(time=BEGAN)
+        self._traveller = traveller
+
+    def receive(self) -> list[dict[str, Any]]:
+        """Receive messages of the queue."""
+        response = self.client.receive_message(
+            QueueUrl=self.url, MessageSystemAttributeNames=["All"]
+        )
+        messages: list[dict[str, Any]] = response.get("Messages", [])
+        return messages
+
+    def heartbeat(self, interval: float, timeout: int, **more: Any) -> SQSHeartbeat:
+        """Make a heartbeat of the message."""
+        options = {"client": self.client, "clock": self.clock, "received_at": BEGAN, **more}
+        return SQSHeartbeat(self.url, self.handle, interval, timeout, **options)
+
+    def advance(self, heartbeat: SQSHeartbeat, seconds: float, step: float = 1.0) -> None:
+        """Let time pass in steps, each of which the thread can follow."""
+        end = self.clock.monotonic() + seconds
+        while (left := end - self.clock.monotonic()) > 0:
+            self.leap(min(step, left))
+            self.settle(heartbeat)
+
+    def leap(self, seconds: float) -> None:
+        """Let time pass at once."""
+        # moto's first, because the thread would otherwise call in the past.
+        self._traveller.shift(seconds)
+        self.clock.advance(seconds)
+
+    def settle(self, heartbeat: SQSHeartbeat) -> None:
+        """Wait until its thread has nothing to do at this time, or has ended."""
+        wait_until(lambda: self.clock.waiting or not heartbeat.running)
 
 
 @pytest.fixture
 def traveller(monkeypatch: pytest.MonkeyPatch) -> Iterator[time_machine.Traveller]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    with open_moto() as traveller:
+    """Let boto3 call moto, whose time stands still at `BEGAN`."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    with mock_aws(), time_machine.travel(BEGAN, tick=False) as traveller:
         yield traveller
 
 
@@ -114,3 +174,126 @@ def test_a_heartbeat_with_its_own_client_beats(traveller) -> None:
     assert world.receive() == []
     heartbeat.stop()
     assert heartbeat.check_for_errors() is None
+
+
+# -- in a Lambda function
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    import lambda_heartbeat
+
+    lambda_heartbeat.visibility_timeout.cache_clear()
+    return lambda_heartbeat
+
+
+@pytest.fixture
+def in_lambda(traveller, example: Any, monkeypatch: pytest.MonkeyPatch) -> MotoMessage:
+    queue = MotoMessage(traveller, 905)
+    monkeypatch.setenv("QUEUE_URL", queue.url)
+    monkeypatch.setenv("SQS_HEARTBEAT_INTERVAL_MS", "300000")
+    return queue
+
+
+def to_record(queue: MotoMessage) -> dict[str, Any]:
+    """Return the message as a Lambda record."""
+    return {
+        "body": queue.message["Body"],
+        "receiptHandle": queue.handle,
+        "attributes": queue.message["Attributes"],
+    }
+
+
+def worked_on(example: Any, short: bool) -> Callable[..., None]:
+    process: Callable[..., None] = example.process_in_short if short else example.process
+    return process
+
+
+@pytest.mark.requirement("R000-080")
+def test_only_a_message_that_can_be_read_gets_a_heartbeat(
+    in_lambda: MotoMessage, example
+) -> None:
+    """Parsed and validated first."""
+    began: list[object] = []
+    bad = {**to_record(in_lambda), "body": json.dumps({"wrong": 1})}
+    del bad["receiptHandle"]  # a heartbeat could not be made
+    before = threading.active_count()
+    with pytest.raises(ValueError, match="customer"):
+        example.process(bad, lambda task, heartbeat: began.append(heartbeat))
+    assert began == []
+    assert threading.active_count() == before
+
+
+@pytest.mark.requirement("R000-019", "R000-081", "R000-082", "R000-084")
+@pytest.mark.parametrize("short", [False, True])
+def test_the_heartbeat_runs_while_the_work_does_and_not_after_it(
+    in_lambda: MotoMessage, example: Any, short: bool
+) -> None:
+    """On the success path."""
+    seen: list[SQSHeartbeat] = []
+
+    def work(task: dict[str, Any], heartbeat: SQSHeartbeat) -> None:
+        assert heartbeat.running
+        assert heartbeat.interval_sec == 300
+        assert heartbeat.visibility_timeout_sec == 905
+        seen.append(heartbeat)
+
+    worked_on(example, short)(to_record(in_lambda), work)
+    assert not seen[0].running
+    assert seen[0]._stop_event.is_set()
+
+
+@pytest.mark.requirement("R000-019", "R000-023", "R000-083")
+@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_work_that_fails_stops_the_heartbeat_and_fails_with_its_own_error(
+    in_lambda: MotoMessage, example: Any, short: bool, is_lost: bool
+) -> None:
+    """The heartbeat's error is asked for on success only."""
+    seen: list[SQSHeartbeat] = []
+
+    def work(task: dict[str, Any], heartbeat: SQSHeartbeat) -> None:
+        seen.append(heartbeat)
+        if is_lost:
+            lose(heartbeat)
+        raise KeyError("the work's own")
+
+    with pytest.raises(KeyError, match="own"):
+        worked_on(example, short)(to_record(in_lambda), work)
+    assert not seen[0].running
+
+
+@pytest.mark.requirement("R000-023", "R000-024", "R000-084", "R000-085")
+@pytest.mark.parametrize("short", [False, True])
+def test_work_that_succeeded_while_the_message_was_lost_fails(
+    in_lambda: MotoMessage, example: Any, short: bool
+) -> None:
+
+    def work(task: dict[str, Any], heartbeat: SQSHeartbeat) -> None:
+        lose(heartbeat)
+
+    with pytest.raises(RuntimeError, match="no beat"):
+        worked_on(example, short)(to_record(in_lambda), work)
+
+
+@pytest.mark.requirement("R000-001", "R000-019", "R000-079", "R000-081")
+def test_the_handler_of_the_example_works(in_lambda: MotoMessage, example, capsys) -> None:
+    """As Lambda calls it."""
+    assert example.SQSHeartbeat is SQSHeartbeat
+    example.handler({"Records": [to_record(in_lambda)]}, None)
+    assert "sent to Ada" in capsys.readouterr().out
+
+
+def lose(heartbeat: SQSHeartbeat) -> None:
+    """Lose the message: restart with a first beat at once, which is refused."""
+    heartbeat.stop()
+
+    class Refusing:
+        def change_message_visibility(self, **_: object) -> None:
+            raise RuntimeError("no beat")
+
+    heartbeat._sqs_client = Refusing()
+    heartbeat.initial_beat = True
+    heartbeat.start()
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)

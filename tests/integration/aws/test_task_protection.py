@@ -14,8 +14,8 @@ from holdfast.cli.foreground import ServiceOptions
 from holdfast.errors import ConfigError
 from holdfast.events import Claimed, Completed, Events, LeaseRenewed, MessageLeaseLost
 from holdfast.testing import ManualClock, MemoryQueue
-from support.cli.commands import eventually
-from support.cli.work_folder import WorkFolder, wait_for_end
+from support.cli.commands import log_contains, wait_for_end
+from support.cli.work_folder import WorkFolder
 from support.ecs_agent import EcsAgent
 from support.waiting import wait_until
 
@@ -216,10 +216,9 @@ def test_a_worker_that_drains_after_sigterm_stays_protected_until_its_work_is_do
     try:
         place.push("a")
         worker = place.start("tasks:slow")
-        eventually(lambda: agent.is_protected)
+        wait_until(lambda: agent.is_protected)
         worker.terminate()
-        assert worker.stderr is not None
-        assert any(b"draining" in line for line in iter(worker.stderr.readline, b""))
+        assert log_contains(worker, b"draining")
         assert agent.requests == [PROTECT]
         place.finish()
         code, _, _ = wait_for_end(worker)

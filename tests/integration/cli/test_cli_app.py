@@ -6,18 +6,141 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 
+from holdfast import Holdfast
 from holdfast.errors import Unsupported
-from support.cli.app_folder import AppFolder
-from support.cli.commands import clean_env, eventually, real, require_one_line
-from support.cli.work_folder import log_contains, wait_for_end
-from support.sqs.server import Server, Sqs
+from support.cli.commands import (
+    Ran,
+    clean_env,
+    log_contains,
+    real,
+    require_one_line,
+    wait_for_end,
+)
+from support.cli.work_folder import WorkFolder
+from support.sqs.server import Sqs
+from support.waiting import wait_until
+
+if TYPE_CHECKING:  # because pytest must load that module itself
+    from support.ministack_server import Ministack
+
+pytest_plugins = ["support.ministack_server"]
 
 SQLITE = "sqlite:FOLDER/work.db"
 FILES = "FOLDER/data/acme/work"
+TASKS = """
+import asyncio
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast import Holdfast
+
+app = Holdfast("URL")
+FOLDER = Path(__file__).parent
+
+
+@dataclass
+class Site:
+    host: str
+
+
+def note(text):
+    with open(FOLDER / "effects", "a") as file:
+        file.write(text + "\\n")
+
+
+@app.task
+def greet(site: Site, times: int = 1):
+    note(f"greet {site.host} in {os.getpid()}")
+    return {"host": site.host, "times": times}
+
+
+@app.task(isolation="process", retries=5)
+def isolated(number: int, ctx):
+    note(f"isolated {number} in {os.getpid()}")
+    return [number, ctx.attempt]
+
+
+@app.task(isolation="process")
+async def gentle(name: str):
+    await asyncio.sleep(0)
+    return name
+
+
+@app.task(isolation="process", stall="2s", retries=1, backoff="10ms")
+def hang(ctx):
+    note(f"hang {ctx.attempt}")
+    if ctx.attempt == 1:
+        time.sleep(60)
+    return "recovered"
+
+
+@app.task(isolation="process")
+def opaque():
+    return {1: object()}
+
+
+@app.task(isolation="process", retries=0)
+def die():
+    os.kill(os.getpid(), 9)
+
+
+def wait_for_file(name):
+    while not (FOLDER / name).exists():
+        time.sleep(0.02)
+
+
+@app.task
+def slow(name: str, ctx):
+    note(f"slow {name} {ctx.attempt}")
+    wait_for_file("finish")
+    return ctx.attempt
+
+
+@app.task(isolation="process")
+def endless():
+    note("endless")
+    wait_for_file("never")
+"""
+
+
+class AppFolder(WorkFolder):
+    """A folder with an app that has its own queue."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        url = url.replace("FOLDER", str(folder))
+        super().__init__(folder, url, TASKS.replace("URL", url))
+        spec = spec_from_file_location("tasks", folder / "tasks.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = module_from_spec(spec)
+        with patch.dict(sys.modules, tasks=module):  # each test has another one
+            spec.loader.exec_module(module)
+        self.app: Holdfast = module.app
+
+    def push(self, task: str, *args: Any, **kwargs: Any) -> str:  # type: ignore[override]
+        """Push a task, as a producer in another process does."""
+        return self.app.tasks[task].push(*args, **kwargs)
+
+    def result(self, message_id: str) -> Any:
+        """Return the result of a message."""
+        return self.app.load_result(message_id)
+
+    def work(self, *options: str) -> Ran:  # type: ignore[override]
+        """Run a worker until the queue is empty."""
+        return real(self.folder, "work", "tasks:app", "--until-empty", "--json", *options)
+
+    def close(self) -> None:
+        super().close()
+        self.app.close()
 
 
 @pytest.fixture(params=[SQLITE, FILES], ids=["sqlite", "files"])
@@ -71,21 +194,20 @@ def test_results_are_ignored_with_one_warning_in_files(tmp_path: Path) -> None:
 
 
 def test_results_are_ignored_with_one_warning_on_sqs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ministack: "Ministack", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with closing(Server()) as server:
-        sqs = Sqs(server.url)
-        for name, value in sqs.env.items():
-            monkeypatch.setenv(name, value)
-        place = AppFolder(tmp_path, f"sqs:{sqs.new_queue(redrive_after=6)}")
-        for number in range(3):
-            message_id = place.push("isolated", number, id=f"tick-{number}")
-        ran = real(tmp_path, "work", "tasks:app", "--until-empty", "--json", env=dict(sqs.env))
-        assert ran.json["completed"] == 3
-        assert ran.err.count("event=result_not_kept") == 1
-        with pytest.raises(Unsupported, match="results"):
-            place.result(message_id)
-        place.close()
+    sqs = Sqs(ministack)
+    for name, value in sqs.env.items():
+        monkeypatch.setenv(name, value)
+    place = AppFolder(tmp_path, f"sqs:{sqs.new_queue(redrive_after=6)}")
+    for number in range(3):
+        message_id = place.push("isolated", number, id=f"tick-{number}")
+    ran = real(tmp_path, "work", "tasks:app", "--until-empty", "--json", env=dict(sqs.env))
+    assert ran.json["completed"] == 3
+    assert ran.err.count("event=result_not_kept") == 1
+    with pytest.raises(Unsupported, match="results"):
+        place.result(message_id)
+    place.close()
 
 
 def test_the_environment_alone_chooses_the_queue(tmp_path: Path) -> None:
@@ -148,11 +270,11 @@ def test_after_kill_9_of_the_worker_another_one_finishes_each_task_once(
     place: AppFolder,
 ) -> None:
     ids = [place.push("slow", name) for name in "ab"]
-    worker = place.start("-c", "2")
-    eventually(lambda: len(place.read_effects()) == 2)
+    worker = place.start("tasks:app", "-c", "2")
+    wait_until(lambda: len(place.read_effects()) == 2)
     worker.send_signal(signal.SIGKILL)
     worker.wait()
-    (place.folder / "finish").touch()
+    place.finish()
     ran = place.work("-c", "2", "--until-done")  # also while the dead worker has its leases
     assert ran.json["completed"] == 2
     assert sorted(place.read_effects()) == ["slow a 1", "slow a 2", "slow b 1", "slow b 2"]
@@ -162,11 +284,11 @@ def test_after_kill_9_of_the_worker_another_one_finishes_each_task_once(
 
 def test_ctrl_c_lets_running_tasks_finish(sqlite_place: AppFolder) -> None:
     sqlite_place.push("slow", "a")
-    worker = sqlite_place.start("--json")
-    eventually(sqlite_place.read_effects)
+    worker = sqlite_place.start("tasks:app", "--json")
+    wait_until(sqlite_place.read_effects)
     worker.send_signal(signal.SIGINT)
     assert log_contains(worker, b"draining: 1 running")
-    (sqlite_place.folder / "finish").touch()
+    sqlite_place.finish()
     code, out, _ = wait_for_end(worker)
     assert code == 0
     assert '"completed": 1' in out
@@ -174,8 +296,8 @@ def test_ctrl_c_lets_running_tasks_finish(sqlite_place: AppFolder) -> None:
 
 def test_ctrl_c_twice_gives_back_what_runs_in_processes(sqlite_place: AppFolder) -> None:
     sqlite_place.push("endless")
-    worker = sqlite_place.start("--json")
-    eventually(sqlite_place.read_effects)
+    worker = sqlite_place.start("tasks:app", "--json")
+    wait_until(sqlite_place.read_effects)
     worker.send_signal(signal.SIGINT)
     assert log_contains(worker, b"draining: 1 running")
     worker.send_signal(signal.SIGINT)

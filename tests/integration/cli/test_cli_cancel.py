@@ -5,14 +5,9 @@ import re
 import pytest
 
 from holdfast import AnyMessage, LeaseLost, open_queue
-from support.cli.commands import (
-    Cli,
-    OnTerminal,
-    eventually,
-    require_one_line,
-    start,
-)
+from support.cli.commands import Cli, OnTerminal, require_one_line, start
 from support.cli.work_folder import HANDLERS
+from support.waiting import wait_until
 
 
 def test_a_waiting_message_becomes_a_dead_letter_and_can_come_back(cli: Cli, name: str) -> None:
@@ -72,11 +67,11 @@ def test_a_worker_process_ends_the_handler_of_a_cancelled_message(cli: Cli, name
     worker = start(cli.folder, *words)
     try:
         effects = cli.folder / "effects"
-        eventually(lambda: effects.exists() and "started a" in effects.read_text())
+        wait_until(lambda: effects.exists() and "started a" in effects.read_text())
         assert cli("cancel", name, "a").out == "cancelled 1\n"
         with open_queue(name) as queue:
             queue.push(AnyMessage(id="b"))
-        eventually(lambda: "started b" in effects.read_text())  # the only slot is free
+        wait_until(lambda: "started b" in effects.read_text())  # the only slot is free
     finally:
         (cli.folder / "finish").touch()
         worker.terminate()

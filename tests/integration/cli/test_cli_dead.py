@@ -7,7 +7,8 @@ import pytest
 
 from holdfast import AnyMessage, open_queue
 from holdfast.queues.files import layout
-from support.cli.commands import Cli, OnTerminal, eventually, require_one_line
+from support.cli.commands import Cli, OnTerminal, require_one_line
+from support.waiting import wait_until
 
 SHOWN_AFTER_SECONDS = 0.6  # longer than the progress bar waits before it appears
 
@@ -61,7 +62,7 @@ def test_a_long_redrive_shows_a_progress_bar_on_a_terminal(cli: Cli) -> None:
     with path.open() as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)  # the second dead letter must wait for it
         redriving = OnTerminal(cli.folder, "dead", "redrive", "once", "--all")
-        eventually(lambda: counts(cli, "once") == (1, 2))
+        wait_until(lambda: counts(cli, "once") == (1, 2))
         time.sleep(SHOWN_AFTER_SECONDS)
     shown = redriving.read()
     assert redriving.process.communicate(timeout=60)[0] == b"redriven 3\n"

@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from holdfast.cli.arguments import parse_duration
-from holdfast.cli.commands import CommandTable
-from holdfast.cli.errors import ExitCode, exit_code_from_error, format_error
+from holdfast.cli.console import ExitCode, exit_code_from_error, format_error
+from holdfast.cli.main import CommandTable
 from holdfast.errors import (
     ConfigError,
     HandlerNotFound,
@@ -271,7 +271,7 @@ def test_help_does_not_wait_for_heavy_imports(tmp_path: Path) -> None:
     assert not (HEAVY | {"pydantic"}) & loaded
     assert "rich.table" in loaded  # the help is formatted as usual
     own = {name for name in loaded if name.startswith("holdfast.cli.")}
-    assert own == {f"holdfast.cli.{name}" for name in ("main", "commands", "console", "errors")}
+    assert own == {f"holdfast.cli.{name}" for name in ("main", "console")}
 
 
 def test_a_command_imports_only_what_it_needs(tmp_path: Path) -> None:

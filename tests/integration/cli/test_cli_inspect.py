@@ -11,15 +11,8 @@ import pytest
 
 from holdfast import AnyMessage, open_queue
 from holdfast.queue.message import get_lease
-from support.cli.commands import (
-    Cli,
-    OnTerminal,
-    clean_env,
-    command,
-    eventually,
-    require_one_line,
-    start,
-)
+from support.cli.commands import Cli, OnTerminal, clean_env, command, require_one_line, start
+from support.waiting import wait_until
 
 
 def test_status_counts_every_state(cli: Cli) -> None:
@@ -128,7 +121,7 @@ def test_explain_shows_an_expired_lease(cli: Cli) -> None:
     with open_queue("enrich", lease_seconds=0.001) as queue:
         queue.push(AnyMessage(id="a"))
         queue.poll()
-        eventually(lambda: queue.stats().expired)
+        wait_until(lambda: queue.stats().expired)
     assert "the next worker that polls takes it over" in cli("explain", "enrich", "a").out
     assert "expired" in cli("list", "enrich", "--state=leased").out
 

@@ -15,11 +15,11 @@ from support.cli.commands import (
     clean_env,
     command,
     drop_privileges,
-    eventually,
     real,
     require_one_line,
     start,
 )
+from support.waiting import wait_until
 
 
 def bodies(cli: Cli, queue: str = "enrich") -> list[dict[str, Any]]:
@@ -111,7 +111,7 @@ def test_a_stream_is_pushed_as_it_comes(cli: Cli) -> None:
         for number in (1, 2):
             pushing.stdin.write(b'{"a": 1}\n')
             pushing.stdin.flush()
-            eventually(lambda number=number: count(cli) == number)
+            wait_until(lambda number=number: count(cli) == number)
         pushing.stdin.close()
         assert pushing.wait(60) == 0
     finally:

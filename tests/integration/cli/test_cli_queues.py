@@ -1,13 +1,13 @@
 """`holdfast queues`: the queues of a data folder, a database and an AWS account."""
 
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from holdfast import AnyMessage, SQLiteQueue, open_queue
 from holdfast.exports.building import open_jobs
 from support.cli.commands import Cli, require_one_line
-from support.sqs.server import Server, Sqs
+from support.sqs.server import Sqs
 
 EVIL = "evil\x1b[2J\u202e\n[red]"
 HEADING = "queue\tready\tdelayed\tleased\tcompleted\tfailed"
@@ -138,27 +138,23 @@ def test_a_file_that_is_not_a_database_of_queues_is_refused(cli: Cli, damaged: b
 # -- an AWS account
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
-
-
 def test_the_queues_of_an_account_are_listed(
-    cli: Cli, server: Server, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sqs = Sqs(server.url)
-    for name, value in sqs.env.items():
-        monkeypatch.setenv(name, value)
-    name, other = sqs.new_queue(redrive_after=6), sqs.new_queue()
-    with open_queue(f"sqs:{name}") as queue:
-        queue.push_many([AnyMessage(), AnyMessage()])
-    listed = {queue["queue"]: queue for queue in cli("queues", "sqs:", "--json").json}
+    from support.ministack_server import run_ministack  # pytest must load that module itself
+
+    with run_ministack(tmp_path) as server:  # of its own, without the queues of other tests
+        sqs = Sqs(server)
+        for name, value in sqs.env.items():
+            monkeypatch.setenv(name, value)
+        name, other = sqs.new_queue(redrive_after=6), sqs.new_queue()
+        with open_queue(f"sqs:{name}") as queue:
+            queue.push_many([AnyMessage(), AnyMessage()])
+        listed = {queue["queue"]: queue for queue in cli("queues", "sqs:", "--json").json}
+        ran = cli("queues", f"sqs:{name}")
     assert list(listed) == sorted(listed)
     assert set(listed) == {f"sqs:{name}", f"sqs:{name}-dlq", f"sqs:{other}"}
     assert (listed[f"sqs:{name}"]["ready"], listed[f"sqs:{other}"]["ready"]) == (2, 0)
-    ran = cli("queues", f"sqs:{name}")
     assert [line.split("\t")[:2] for line in ran.out.splitlines()[1:]] == [
         [f"sqs:{name}", "2"],
         [f"sqs:{name}-dlq", "0"],

@@ -6,38 +6,36 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from support.cli.commands import (
-    WAIT_TIMEOUT_SECONDS,
     Cli,
     Ran,
     clean_env,
-    eventually,
+    log_contains,
     real,
     require_one_line,
     start,
 )
-from support.cli.work_folder import HANDLERS, log_contains
+from support.cli.work_folder import HANDLERS
 from support.paths import ROOT
-from support.sqs.server import Server, Sqs
+from support.sqs.server import Sqs
+from support.waiting import WAIT_TIMEOUT_SECONDS, wait_until
+
+if TYPE_CHECKING:  # because pytest must load that module itself
+    from support.ministack_server import Ministack
+
+pytest_plugins = ["support.ministack_server"]
 
 EXAMPLES = ROOT / "examples"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
-
-
 @pytest.fixture
-def sqs(server: Server) -> Sqs:
-    return Sqs(server.url)
+def sqs(ministack: "Ministack") -> Sqs:
+    return Sqs(ministack)
 
 
 @pytest.fixture
@@ -172,7 +170,7 @@ def test_sigterm_lets_running_work_finish(cli: Cli, sqs: Sqs, queue: str) -> Non
     try:
         # A message that is claimed, but not started, would be given back.
         effects = cli.folder / "effects"
-        eventually(lambda: effects.exists() and "started a" in effects.read_text())
+        wait_until(lambda: effects.exists() and "started a" in effects.read_text())
         worker.send_signal(signal.SIGTERM)
         assert log_contains(worker, b"draining")
         (cli.folder / "finish").touch()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import AnyMessage, open_queue
+from holdfast.cli.live_view import LiveView
 from holdfast.cli.web import WebOptions
 from support.cli.commands import Cli, OnTerminal, require_one_line
 
@@ -102,6 +103,22 @@ def test_a_terminal_is_redrawn_until_ctrl_c(cli: Cli, words: list[str]) -> None:
     assert "working" in shown
     assert "━" in shown
     assert ("there is no queue at" in shown) == ("missing" in words)
+
+
+def test_a_first_view_that_is_not_drawn_gives_the_screen_back(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may come meanwhile, because the first view of `top` may wait for a slow queue."""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes stdout for a terminal
+    monkeypatch.setenv("TERM", "xterm")
+
+    def fail(hint: str) -> str:
+        raise ValueError("no view")
+
+    with pytest.raises(ValueError, match="no view"), LiveView(fail, screen=True) as view:
+        view.draw()
+    shown = capsys.readouterr().out
+    assert shown.count("\x1b[?1049h") == shown.count("\x1b[?1049l") == 1
 
 
 def test_top_prints_once_to_a_terminal_that_cannot_redraw(cli: Cli) -> None:

@@ -6,21 +6,27 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast import AnyMessage, MessageState, open_queue
 from support.cli.commands import (
-    WAIT_TIMEOUT_SECONDS,
     OnTerminal,
-    eventually,
+    log_contains,
     real,
     require_one_line,
     start,
+    wait_for_end,
 )
-from support.cli.work_folder import WorkFolder, has_started, log_contains, wait_for_end
+from support.cli.work_folder import WorkFolder
+from support.waiting import WAIT_TIMEOUT_SECONDS, wait_until
+
+
+def has_started(place: WorkFolder, count: int) -> Callable[[], bool]:
+    """Return a condition that is met when `count` handlers have started."""
+    return lambda: len([e for e in place.read_effects() if e.startswith("started")]) == count
 
 
 @pytest.fixture
@@ -64,7 +70,7 @@ def test_attempts_are_limited_and_the_last_error_is_kept(place: WorkFolder) -> N
 def test_a_failed_message_waits_by_the_backoff_of_the_option(place: WorkFolder) -> None:
     place.push("a")
     place.start("tasks:fail", "--backoff=2h,x1,max 3h")
-    assert eventually(lambda: place.queue.stats().delayed == 1)
+    assert wait_until(lambda: place.queue.stats().delayed == 1)
     [message] = place.queue.find("a")
     assert message.due_at is not None
     assert 3500 < message.due_at.timestamp() - time.time() <= 7200  # with its jitter
@@ -129,7 +135,7 @@ def test_a_signal_lets_running_work_finish(
 ) -> None:
     place.push("a", "b", "c")
     worker = place.start("tasks:slow", f"--isolation={isolation}", "-c", "2", "--json")
-    eventually(has_started(place, 2))
+    wait_until(has_started(place, 2))
     worker.send_signal(number)
     # After the second line it claims nothing more.
     assert log_contains(worker, b"draining: 2 running", b"event=worker_stopping")
@@ -144,7 +150,7 @@ def test_a_signal_lets_running_work_finish(
 def test_a_second_ctrl_c_stops_now_and_gives_the_work_back(place: WorkFolder) -> None:
     place.push("a")
     worker = place.start("tasks:hang", "--isolation=process", "--drain=1h")
-    eventually(has_started(place, 1))
+    wait_until(has_started(place, 1))
     worker.send_signal(signal.SIGINT)
     assert log_contains(worker, b"draining")
     worker.send_signal(signal.SIGINT)
@@ -159,24 +165,24 @@ def test_a_second_ctrl_c_stops_now_and_gives_the_work_back(place: WorkFolder) ->
 def test_a_second_ctrl_c_ends_even_a_thread_that_hangs(place: WorkFolder) -> None:
     place.push("a")
     worker = place.start("tasks:hang", "--lease=1s")
-    eventually(has_started(place, 1))
+    wait_until(has_started(place, 1))
     worker.send_signal(signal.SIGINT)
     assert log_contains(worker, b"draining")
     worker.send_signal(signal.SIGINT)
     code, _, _ = wait_for_end(worker)
     assert code == 130
-    eventually(lambda: place.queue.stats().expired == 1)  # it will be redelivered
+    wait_until(lambda: place.queue.stats().expired == 1)  # it will be redelivered
 
 
 @pytest.mark.requirement("R001-006")
 def test_a_killed_worker_costs_one_lease_and_no_message(place: WorkFolder) -> None:
     place.push("a", "b")
     worker = place.start("tasks:slow", "-c", "2", "--lease=1s")
-    eventually(has_started(place, 2))
+    wait_until(has_started(place, 2))
     worker.kill()
     worker.wait()
     place.finish()
-    eventually(lambda: place.queue.stats().expired == 2)
+    wait_until(lambda: place.queue.stats().expired == 2)
     assert place.work("tasks:slow", "--json").json["completed"] == 2
     assert place.queue.stats().completed == 2
 
@@ -188,7 +194,7 @@ def test_a_hung_handler_is_ended_and_tried_again(place: WorkFolder) -> None:
     )
     assert log_contains(worker, b'"event": "child_killed"')
     place.finish()
-    eventually(lambda: place.queue.stats().completed == 1)
+    wait_until(lambda: place.queue.stats().completed == 1)
 
 
 def test_each_event_is_a_line_and_no_line_holds_a_body(place: WorkFolder) -> None:
@@ -219,7 +225,7 @@ def test_metrics_are_served_while_it_works(place: WorkFolder) -> None:
     worker = place.start("tasks:slow", "--metrics-port=0")
     assert worker.stderr is not None
     url = worker.stderr.readline().decode().split()[-1]
-    eventually(has_started(place, 1))
+    wait_until(has_started(place, 1))
 
     def read_metrics() -> str:
         with urllib.request.urlopen(url, timeout=30) as page:
@@ -227,7 +233,7 @@ def test_metrics_are_served_while_it_works(place: WorkFolder) -> None:
 
     assert 'holdfast_held{queue="default/q"} 1.0' in read_metrics()
     depth = 'holdfast_queue_depth{queue="default/q",state="leased"}'
-    eventually(lambda: depth in read_metrics())
+    wait_until(lambda: depth in read_metrics())
     place.finish()
     worker.send_signal(signal.SIGTERM)
     assert wait_for_end(worker)[0] == 0
@@ -238,10 +244,10 @@ def test_a_worker_makes_its_queue_and_waits_for_the_first_push(place: WorkFolder
     worker = start(place.folder, "work", other, "tasks:gentle", "--isolation=async")
     try:
         folder = place.folder / "data/queues/acme/new/pending"
-        eventually(folder.is_dir)
+        wait_until(folder.is_dir)
         with open_queue(other) as queue:
             queue.push(AnyMessage(id="first"))
-            eventually(lambda: queue.stats().completed == 1)
+            wait_until(lambda: queue.stats().completed == 1)
         worker.send_signal(signal.SIGTERM)
         assert wait_for_end(worker)[0] == 0
     finally:
@@ -259,7 +265,7 @@ def test_the_main_thread_of_an_idle_worker_sleeps(place: WorkFolder) -> None:
 
     try:
         place.push("first", name="you")
-        eventually(lambda: place.queue.stats().completed == 1)
+        wait_until(lambda: place.queue.stats().completed == 1)
         before = count_waits()
         time.sleep(2.0)
         assert count_waits() - before < 10  # with a poll every 0.1 s, it would be 20
@@ -318,7 +324,7 @@ def test_the_second_signal_says_what_happens_to_running_work(
 ) -> None:
     place.push("a")
     worker = place.start("tasks:hang", f"--isolation={isolation}")
-    eventually(has_started(place, 1))
+    wait_until(has_started(place, 1))
     worker.send_signal(signal.SIGTERM)
     assert log_contains(worker, b"draining: 1 running")
     worker.send_signal(signal.SIGTERM)
@@ -338,7 +344,7 @@ def test_a_terminal_shows_warnings_as_plain_lines_and_what_ctrl_c_does_next(
 ) -> None:
     place.push("a", "b")
     terminal = OnTerminal(place.folder, "work", place.url, "tasks:fail", "--drain=1s")
-    eventually(lambda: all(place.queue.find(name)[0].past for name in ("a", "b")))
+    wait_until(lambda: all(place.queue.find(name)[0].past for name in ("a", "b")))
     time.sleep(0.3)  # two drawings of the live line
     terminal.process.send_signal(signal.SIGINT)
     shown = terminal.read()

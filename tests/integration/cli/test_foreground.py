@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 
-from holdfast.cli.foreground import ForegroundRunner, Runnable
+from holdfast.cli.foreground import ForegroundRunner
 from holdfast.cli.live_view import LiveStatus
 from support.cli.commands import clean_env
 
@@ -17,7 +17,7 @@ _MAX_SECONDS = 60.0
 
 _PROGRAM = """
 from threading import Event
-from holdfast.cli.foreground import ForegroundRunner, Runnable
+from holdfast.cli.foreground import ForegroundRunner
 from holdfast.cli.live_view import LiveStatus
 
 never = Event()
@@ -26,8 +26,7 @@ def run():
     print("ready", flush=True)
     never.wait()
 
-runnable = Runnable(run, lambda: None, lambda: None, lambda: 7)
-ForegroundRunner(runnable, LiveStatus(), 90.0).run()
+ForegroundRunner(run, lambda: None, lambda: None, lambda: 7, 90.0).run(LiveStatus())
 """
 
 
@@ -70,10 +69,9 @@ def test_the_first_signal_drains_and_the_second_stops_now() -> None:
         assert stopped.wait(_MAX_SECONDS)
         return "result"
 
-    runnable = Runnable(run, drained.set, stopped.set, lambda: 0)
-    runner = ForegroundRunner(runnable, LiveStatus(), 1.0)
+    runner = ForegroundRunner(run, drained.set, stopped.set, lambda: 0, 1.0)
     before = signal.getsignal(signal.SIGINT)
-    assert runner.run() == "result"
+    assert runner.run(LiveStatus()) == "result"
     assert (runner.first_signal, runner.stopped_now_by) == (signal.SIGINT, signal.SIGTERM)
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -82,6 +80,6 @@ def test_an_error_of_the_work_is_raised_in_the_main_thread() -> None:
     def fail() -> None:
         raise ValueError("boom")
 
-    runnable = Runnable(fail, lambda: None, lambda: None, lambda: 0)
+    runner = ForegroundRunner(fail, lambda: None, lambda: None, lambda: 0, 1.0)
     with pytest.raises(ValueError, match="boom"):
-        ForegroundRunner(runnable, LiveStatus(), 1.0).run()
+        runner.run(LiveStatus())

@@ -22,9 +22,10 @@ from tools.other_pythons import OWN, find_python
 
 from holdfast import open_jobs
 from holdfast.jobs import TaskStatus
-from support.cli.commands import clean_env, command, eventually, real, require_one_line
+from support.cli.commands import clean_env, command, real, require_one_line
 from support.fresh_environment import FreshEnvironment
 from support.paths import ROOT
+from support.waiting import wait_until
 
 DEMO_SECONDS = 180.0  # a loaded machine needs longer than half a minute
 
@@ -99,7 +100,7 @@ def test_the_totals_of_a_queue_match_after_a_kill_and_a_hang(start: Start, kind:
     assert "killed with SIGKILL, holding company-" in log
     assert f"the watchdog ended the handler of {HANGING_TASK}" in log
     assert "other workers have taken over its tasks" in log
-    eventually(lambda: demo.find_leftovers() == [])
+    wait_until(lambda: demo.find_leftovers() == [])
 
 
 @KINDS
@@ -117,7 +118,7 @@ def test_the_totals_of_an_export_match_after_two_kills(start: Start, kind: str) 
     assert int(counted[0]) >= 13  # 45 of 100
     assert "service 2: has the job" in log
     assert "the job is FAILED: JobCompletedWithFailures" in log
-    eventually(lambda: demo.find_leftovers() == [])
+    wait_until(lambda: demo.find_leftovers() == [])
 
 
 @KINDS
@@ -152,7 +153,7 @@ def test_the_totals_of_a_conversation_match_after_a_kill_before_the_send(
     assert "is killed with SIGKILL, reply prepared, not sent" in log
     assert "after the kill; the reply is prepared" in log
     assert log.count("takes 1 of the messages as one batch") == 1
-    eventually(lambda: demo.find_leftovers() == [])
+    wait_until(lambda: demo.find_leftovers() == [])
 
 
 def test_make_demo_passes_the_kind_of_queue() -> None:
@@ -177,7 +178,7 @@ def test_it_leaves_nothing_behind_when_it_is_interrupted(
     start: Start, scenario: str, number: signal.Signals
 ) -> None:
     demo = start(f"--act={scenario}", "--tasks=60", "--workers=3", "--files=30")
-    eventually(lambda: len(demo.processes()) >= 4)  # workers, and handlers at work
+    wait_until(lambda: len(demo.processes()) >= 4)  # workers, and handlers at work
     assert demo.process.stderr is not None
     address = re.findall(r"http://\S+", demo.process.stderr.readline())[0]
     shown = httpx.get(address).text
@@ -199,10 +200,10 @@ def test_it_leaves_nothing_behind_when_it_is_interrupted(
 def test_totals_that_do_not_match_end_with_1(start: Start) -> None:
     """One byte of a file is changed after the export has counted it."""
     demo = start("--act=export", "--files=30")
-    folder = eventually(lambda: list(demo.folder.glob("holdfast-demo-*/exported")))[0].parent
+    folder = wait_until(lambda: list(demo.folder.glob("holdfast-demo-*/exported")))[0].parent
     with open_jobs(folder / "jobs.db") as jobs:
         done = TaskStatus.COMPLETED
-        [task] = eventually(
+        [task] = wait_until(
             lambda: jobs.find_by_id(JOB) and jobs.tasks(JOB, status=done, limit=1)
         )
     with (folder / "exported" / JOB / task.key).open("r+b") as file:

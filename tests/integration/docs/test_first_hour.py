@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zipfile import ZipFile
@@ -18,7 +19,6 @@ from tools.other_pythons import OWN, find_python
 
 from support.fresh_environment import FreshEnvironment
 from support.paths import ROOT
-from support.readme import FileStep, read_steps
 
 if TYPE_CHECKING:
     from support.ministack_server import Ministack
@@ -28,6 +28,34 @@ pytest_plugins = ["support.ministack_server"]
 README = (ROOT / "README.md").read_text()
 QUEUES = re.findall(r"^export HOLDFAST_QUEUE=(\S+)$", README, re.MULTILINE)
 IDS = re.findall(r"\bid=\"([\w-]+)\"", README)
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CLONE = "./holdfast"  # in the README
+
+
+def read_steps(page: str) -> Iterator[tuple[str, str]]:
+    """Yield the `sh` and `python` blocks of a page, each after the name of its file.
+
+    The sentence before a block of Python names its file. That of commands is empty.
+    """
+    end = 0
+    for block in BLOCK.finditer(page):
+        language, text = block.groups()
+        before = page[end : block.start()].strip().rpartition("\n\n")[2]
+        end = block.end()
+        if language == "python":
+            names = re.findall(r"`([\w/]+\.py)`", before)
+            assert names, f"the sentence before this block must name its file:\n{text}"
+            yield names[-1], text
+        elif language == "sh":
+            yield "", text
+
+
+def follow(environment: FreshEnvironment, name: str, text: str) -> str:
+    """Write the file, or run the commands and return their output."""
+    if not name:
+        return environment.run(text.replace(CLONE, str(environment.wheel)))
+    (environment.folder / name).write_text(text)
+    return ""
 
 
 def make_environment(folder: Path, version: str, **env: str) -> FreshEnvironment:
@@ -48,7 +76,7 @@ def test_the_first_hour_of_a_new_user_works(
     environment = make_environment(tmp_path, version, **env)
     check_wheel(environment.wheel)
     create_queues(env)
-    output = "".join(environment.follow(step) for step in read_steps(README))
+    output = "".join(follow(environment, *step) for step in read_steps(README))
     assert "Traceback" not in output
     assert "None" not in output.splitlines()  # a result that was not kept
     assert f"holdfast-queue @ {environment.wheel.as_uri()}" in environment.run("pip freeze")
@@ -96,10 +124,10 @@ def test_type_checkers_accept_the_code_of_a_new_user(
 ) -> None:
     environment = make_environment(tmp_path, OWN)
     steps = list(read_steps(README))
-    for step in steps:
-        if isinstance(step, FileStep) or "pip install" in step.text:
-            environment.follow(step)
-    names = [step.name for step in steps if isinstance(step, FileStep)]
+    for name, text in steps:
+        if name or "pip install" in text:
+            follow(environment, name, text)
+    names = [name for name, _ in steps if name]
     assert len(names) == len({*names}) > 0, "a file that is replaced would not be checked"
     checked = subprocess.run(
         [sys.executable, "-m", *checker, str(environment.python), *names],

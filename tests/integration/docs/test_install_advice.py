@@ -31,7 +31,7 @@ def test_no_file_of_the_repository_advises_to_install_the_other_project() -> Non
         for path in files
         if path.is_file() and (lines := find_foreign(path.read_text(errors="replace")))
     }
-    assert len(files) > 1000
+    assert len(files) > 500
     assert advice == {}
 
 

@@ -1,4 +1,4 @@
-"""docs/requirements.md: complete, consistent with the tests' markers, and up to date."""
+"""docs/requirements.toml: complete, and consistent with the tests' markers."""
 
 import tomllib
 
@@ -17,12 +17,10 @@ def test_every_requirement_has_a_row_and_only_one() -> None:
     assert sorted(rows) == sorted(ALL)
 
 
-def test_every_requirement_has_a_test_or_a_reason_and_the_page_shows_it() -> None:
-    proofs = requirements.proofs()
-    assert list(requirements.find_problems(decisions(), proofs)) == []
+def test_every_requirement_has_a_test_or_a_reason() -> None:
+    assert list(requirements.find_problems(decisions(), requirements.proofs())) == []
     replaced = [s.get("replaced", {}) for s in decisions().values()]
     assert all(reason.strip() for reasons in replaced for reason in reasons.values())
-    assert requirements.PAGE.read_text() == requirements.render(decisions(), proofs)
 
 
 def test_every_requirement_has_a_mutant_that_applies_or_a_reason_for_none() -> None:

@@ -15,20 +15,19 @@ import pytest
 from infra.check.__main__ import app as check_app
 from infra.check.alarms import RUNBOOKS
 from infra.check.examine import examine_stack
-from typer.testing import CliRunner
-
-from holdfast.cli.commands import CommandTable
-from holdfast.cli.main import app
-from holdfast.doctor.checks import CheckLevel, CheckResult
-from support.paths import ROOT
-from support.shell_commands import find_commands
-from support.stack.deployment import (
+from stack.deployment import (
     CODE_BUCKET,
     CODE_KEY,
     ONLY_ON_MINISTACK,
     DeployedStack,
     upload_code,
 )
+from typer.testing import CliRunner
+
+from holdfast.cli.main import CommandTable, app
+from holdfast.doctor.checks import CheckLevel, CheckResult
+from support.paths import ROOT
+from support.shell_commands import find_commands
 from support.stack_template import load_template
 
 if TYPE_CHECKING:

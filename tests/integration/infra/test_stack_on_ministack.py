@@ -10,17 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-from support.cli.commands import Cli, Ran
-from support.stack.cloud import CODE, SERVICE, Cloud, open_cloud
-from support.stack.components import assume_role, describe_task
-from support.stack.deployment import (
+from stack.cloud import CODE, SERVICE, Cloud, open_cloud
+from stack.components import assume_role, describe_task
+from stack.deployment import (
     NOT_ON_MINISTACK,
     PARTS,
     DeployedStack,
     get_client,
 )
-from support.stack.permissions import (
+from stack.permissions import (
     Permission,
     Permissions,
     find_lacking,
@@ -33,8 +31,10 @@ from support.stack.permissions import (
     read_allowed,
     read_used,
 )
-from support.stack.use_chats import find_function_url, use_conversations
-from support.stack.use_work import use_exports, use_function, use_service
+from stack.use_chats import find_function_url, use_conversations
+from stack.use_work import use_exports, use_function, use_service
+
+from support.cli.commands import Cli, Ran
 
 
 @pytest.fixture

@@ -23,10 +23,10 @@ from bench.scale.study import Study, size_deployment
 from bench.scale.work import Message, WorkModel
 
 from holdfast.chat.batching import BatchCollector
-from holdfast.chat.lambdas.runtime import max_batch_seconds
-from holdfast.chat.policy import ConversationPolicy
+from holdfast.chat.lambdas import max_batch_seconds
+from holdfast.chat.model import ConversationPolicy
 from holdfast.doctor.checks import CheckLevel
-from holdfast.exports.heartbeats.interval import check_interval
+from holdfast.exports.settings import check_interval
 from holdfast.testing import ManualClock
 
 PARTS = ("work", "export", "chat")

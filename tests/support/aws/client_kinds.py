@@ -11,9 +11,6 @@ Every contract suite passes with both. `make test` runs those in brackets with o
     callbacks      a loopback server with both
 """
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,11 +18,9 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from holdfast.aws import clients
 from holdfast.aws.json_client.client import JsonClient
 from holdfast.aws.json_client.settings import ClientSettings, EnvironmentCredentials
 from holdfast.aws.json_client.transport import CallLimits
-from support.http_server import LoopbackServer
 
 KINDS = ("boto3", "lean")
 # For suites that repeat what another server proves, so that they do not double `make test`.
@@ -60,51 +55,3 @@ def make_server_client(
         CallLimits(connect_seconds=10.0, read_seconds=60.0, tries=4),
         make_boto3_client,
     )
-
-
-class ClientMaker:
-    """Makes clients of one kind, as Holdfast makes them.
-
-    They call the server, unless a call names another address.
-    """
-
-    def __init__(self, kind: str, server: LoopbackServer) -> None:
-        self.kind = kind
-        self.server = server
-        self._made: list[Any] = []
-
-    def make_fail_fast(
-        self, service: str = "sqs", *, url: str = "", seconds: float = 40.0
-    ) -> Any:
-        """Make a client that tries once. Its timeout is an eighth of `seconds`, at most 5 s."""
-        with self._choose_kind():
-            return self._keep(
-                clients.make_fail_fast_client(
-                    service, seconds, endpoint_url=url or self.server.url("")
-                )
-            )
-
-    def make_retrying(self, service: str = "sqs", *, url: str = "") -> Any:
-        """Make a client that tries again."""
-        with self._choose_kind():
-            return self._keep(
-                clients.make_retrying_client(service, endpoint_url=url or self.server.url(""))
-            )
-
-    def close(self) -> None:
-        """Close the clients."""
-        for client in self._made:
-            client.close()
-
-    @contextmanager
-    def _choose_kind(self) -> Iterator[None]:
-        os.environ[clients.CLIENT_VARIABLE] = "boto3" if self.kind == "boto3" else "auto"
-        try:
-            yield
-        finally:
-            del os.environ[clients.CLIENT_VARIABLE]
-
-    def _keep(self, client: Any) -> Any:
-        assert isinstance(client, JsonClient) == (self.kind == "lean")
-        self._made.append(client)
-        return client

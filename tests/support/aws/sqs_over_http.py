@@ -1,8 +1,9 @@
-"""SimulatedSqs behind real HTTP. It keeps what was sent and deleted."""
+"""Responses of AWS, and SimulatedSqs over HTTP, which keeps what was sent and deleted."""
 
 import json
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections import Counter
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -10,8 +11,47 @@ from botocore import xform_name
 from botocore.exceptions import ClientError
 
 from holdfast.testing import SimulatedSqs
-from support.aws.responses import Response, encode_blobs, make_query_error, make_success
-from support.http_server import Ask
+from support.http_server import Ask, Wire
+
+REQUEST_ID = "6f1c4e8a-5a1b-4bfa-9a53-0d7a5d1a2b3c"
+WORDS = "Wörter of the service"
+
+
+@dataclass(frozen=True)
+class Response:
+    """A response as it goes over the wire."""
+
+    status: str
+    body: bytes
+    fields: tuple[str, ...] = ()
+
+    def __call__(self, ask: Ask, wire: Wire) -> None:
+        wire.head(
+            self.status,
+            f"x-amzn-RequestId: {REQUEST_ID}",
+            "Content-Type: application/x-amz-json-1.0",
+            f"Content-Length: {len(self.body)}",
+            *self.fields,
+        )
+        wire.send(self.body)
+
+
+def make_success(content: object) -> Response:
+    """Return a response with status 200."""
+    return Response("200 OK", json.dumps(content).encode())
+
+
+def make_error(
+    code: str, *fields: str, status: str = "400 Bad Request", **members: object
+) -> Response:
+    """Return an error. `fields` are header fields; `members` are those beside the code."""
+    members = members or {"message": WORDS}
+    return Response(status, json.dumps({"__type": code, **members}).encode(), fields)
+
+
+def make_query_error(code: str, old_code: str, fault: str = "Sender", **more: Any) -> Response:
+    """Return an error of SQS, with the code of its old protocol in a header field."""
+    return make_error(code, f"x-amzn-query-error: {old_code};{fault}", **more)
 
 
 class SqsOverHttp:
@@ -62,3 +102,14 @@ def _decode_blobs(value: Any) -> Any:
         name: b64decode(member) if name == "BinaryValue" else _decode_blobs(member)
         for name, member in value.items()
     }
+
+
+def encode_blobs(value: Any) -> Any:
+    """Return the value with its bytes in base64, as the services send them."""
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if isinstance(value, dict):
+        return {name: encode_blobs(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [encode_blobs(member) for member in value]
+    return value

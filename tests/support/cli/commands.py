@@ -9,20 +9,17 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from holdfast.cli.main import run
+from support.waiting import WAIT_TIMEOUT_SECONDS
 
-WAIT_TIMEOUT_SECONDS = 60.0
 
-
-@dataclass(frozen=True)
-class Ran:
+class Ran(NamedTuple):
     """The exit code and the output of a command."""
 
     code: int
@@ -113,16 +110,32 @@ class OnTerminal:
 
 def real(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Ran:
     """Run a real process to its end."""
-    finished = subprocess.run(
-        command(*arguments),
-        cwd=folder,
-        env=clean_env(**(env or {})),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=WAIT_TIMEOUT_SECONDS,
-        check=False,
-    )
-    return Ran(finished.returncode, finished.stdout.decode(), finished.stderr.decode())
+    return wait_for_end(start(folder, *arguments, env=clean_env(**(env or {}))))
+
+
+def wait_for_end(process: subprocess.Popen[bytes]) -> Ran:
+    """Wait until a process has ended. It is killed if it does not."""
+    try:
+        out, err = process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return Ran(process.returncode, out.decode(), err.decode())
+
+
+def log_contains(process: subprocess.Popen[bytes], *words: bytes) -> bool:
+    """Read the log until all words have occurred, in any order.
+
+    False if it ends before; pytest then shows the log.
+    """
+    assert process.stderr is not None
+    missing = set(words)
+    for line in iter(process.stderr.readline, b""):
+        print(line.decode(), end="")
+        missing -= {word for word in missing if word in line}
+        if not missing:
+            return True
+    return False
 
 
 _PR_CAPBSET_DROP = 24
@@ -134,21 +147,6 @@ def drop_privileges() -> None:
     if os.geteuid() == 0 and sys.platform == "linux":
         for capability in (_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH):
             ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, capability)
-
-
-def eventually(
-    condition: Callable[[], Any],
-    seconds: float = WAIT_TIMEOUT_SECONDS,
-    *,
-    every_seconds: float = 0.05,
-) -> Any:
-    """Wait until a condition is met, and return its value."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(every_seconds)
-    raise AssertionError("the condition was not met in time")
 
 
 def require_one_line(ran: Ran) -> str:

@@ -1,12 +1,11 @@
 """A folder with handlers and a queue, where tests run real workers."""
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from holdfast import AnyMessage, QueueManager, open_queue
-from support.cli.commands import WAIT_TIMEOUT_SECONDS, Ran, real, start
+from support.cli.commands import Ran, real, start
 
 HANDLERS = """
 import time
@@ -65,13 +64,12 @@ not_a_function = 7
 
 
 class WorkFolder:
-    """A folder with handlers and a queue."""
+    """A folder with `tasks.py` and a queue, and workers in it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "tasks.py").write_text(HANDLERS)
-        self.queue: QueueManager[AnyMessage] = open_queue(folder / "data" / "default" / "q")
-        self.url = str(folder / "data" / "default" / "q")
+    def __init__(self, folder: Path, url: str = "", tasks: str = HANDLERS) -> None:
+        self.folder, self.url = folder, url or str(folder / "data" / "default" / "q")
+        (folder / "tasks.py").write_text(tasks)
+        self.queue: QueueManager[AnyMessage] = open_queue(self.url)
         self._started: list[subprocess.Popen[bytes]] = []
 
     def push(self, *ids: str, **fields: Any) -> None:
@@ -103,29 +101,3 @@ class WorkFolder:
             process.kill()
             process.communicate()
         self.queue.close()
-
-
-def wait_for_end(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
-    """Wait for a process and return its code, output and errors."""
-    out, err = process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
-    return process.returncode, out.decode(), err.decode()
-
-
-def has_started(place: WorkFolder, count: int) -> Callable[[], bool]:
-    """Return a condition that is met when `count` handlers have started."""
-    return lambda: len([e for e in place.read_effects() if e.startswith("started")]) == count
-
-
-def log_contains(worker: subprocess.Popen[bytes], *words: bytes) -> bool:
-    """Read the log until all words have occurred, in any order.
-
-    False if it ends before; pytest then shows the log.
-    """
-    assert worker.stderr is not None
-    missing = set(words)
-    for line in iter(worker.stderr.readline, b""):
-        print(line.decode(), end="")
-        missing -= {word for word in missing if word in line}
-        if not missing:
-            return True
-    return False

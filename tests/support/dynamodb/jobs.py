@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.exports.dynamodb import DynamoDBJobs
+from holdfast.exports.dynamodb.items import item_from_job
 from holdfast.exports.errors import JobExists
 from holdfast.exports.model import (
     ExportJob,
@@ -14,6 +15,8 @@ from holdfast.exports.model import (
     TaskResult,
     TaskToken,
 )
+from holdfast.exports.rows import row_from_job
+from holdfast.store.dynamodb.values import encode
 from holdfast.testing import ManualClock
 
 CANARY = "canary-of-a-task-token"
@@ -64,6 +67,12 @@ def get_job(jobs: DynamoDBJobs, job_id: str = "job") -> ExportJob:
     job = jobs.find_by_id(job_id)
     assert job is not None
     return job
+
+
+def put_job(client: Any, job: ExportJob) -> None:
+    """Store a job as a program does that writes no version."""
+    item = {n: v for n, v in item_from_job(row_from_job(job)).items() if v is not None}
+    client.put_item(TableName="ExportJobs", Item=encode(item))
 
 
 def read_row(client: Any, job_id: str = "job") -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""A pool that does tasks at once, in the thread that wakes it, and silent heartbeats."""
+"""A pool that does tasks at once, in the thread that wakes it."""
 
 from collections.abc import Callable
 
 from holdfast.exports.dispatcher import TaskDispatcher
-from holdfast.exports.model import ExportJob, JobError, TaskResult
-from holdfast.exports.pool.ports import Assignment
+from holdfast.exports.model import JobError, TaskResult
+from holdfast.exports.pool.worker import Assignment
 
 Do = Callable[[Assignment], TaskResult | None]
 
@@ -17,14 +17,6 @@ def succeed(task: Assignment) -> TaskResult:
 def fail(task: Assignment) -> TaskResult:
     """Return a failure."""
     return TaskResult(task.job_id, task.task_id, False, 0, JobError("Http404", "gone"))
-
-
-class SilentHeartbeats:
-    """Ignores the calls of the runner."""
-
-    def beat_now(self, job: ExportJob) -> None: ...
-
-    def forget(self, job_id: str) -> None: ...
 
 
 class InlinePool:

@@ -1,26 +1,15 @@
 """A world for the orchestrator: a table of jobs, a simulated Step Functions and a clock."""
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from holdfast.events import Event, Events
 from holdfast.exports.errors import StoreUnavailable
-from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.exports.model import ExportJob, JobState, JobStatus, TaskToken
+from holdfast.exports.orchestrator import HeartbeatOrchestrator
 from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.testing.clock import ManualClock
-
-GENEROUS_SECONDS = 20.0
-
-
-def eventually(condition: Callable[[], Any]) -> None:
-    """Wait until the condition is true."""
-    end = time.monotonic() + GENEROUS_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "the condition did not become true"
-        time.sleep(0.0005)
+from support.waiting import wait_until
 
 
 class FakeJobReader:
@@ -119,7 +108,7 @@ class World:
                 if next_at > self.clock.monotonic():
                     return next_at
             else:
-                eventually(lambda: orchestrator.in_flight == 0)
+                wait_until(lambda: orchestrator.in_flight == 0)
 
     def list_beats(self, job: ExportJob) -> list[float]:
         """Return when heartbeats of the job were accepted, in seconds since the start."""

@@ -3,36 +3,20 @@
 from threading import Event as Flag
 from typing import Any
 
+from contracts.jobs.support import make_success, read_job, start_job
 from holdfast.events import Event, Events
 from holdfast.exports.dispatcher import TaskDispatcher
-from holdfast.exports.model import (
-    ExportJob,
-    ExportTask,
-    JobError,
-    JobStatus,
-    TaskResult,
-    TaskToken,
-)
-from holdfast.exports.runner import JobHeartbeats, JobRunner, Listing
+from holdfast.exports.model import ExportJob, ExportTask, TaskResult, TaskToken
+from holdfast.exports.runner import JobHeartbeats, JobRunner, Listing, NoHeartbeats
 from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.exports.tracker import JobTracker
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.testing import ManualClock
-from support.exports.inline_pool import Do, InlinePool, SilentHeartbeats, succeed
+from support.exports.inline_pool import Do, InlinePool, succeed
 
 JOB = "abc-123"
 MAX_ROUNDS = 100
-
-
-def make_success(task: ExportTask, n: int = 7) -> TaskResult:
-    """Make the result of a task that succeeded."""
-    return TaskResult(task.job_id, task.task_id, True, n)
-
-
-def make_failure(task: ExportTask) -> TaskResult:
-    """Make the result of a task that failed."""
-    return TaskResult(task.job_id, task.task_id, False, 0, JobError("Http404", "gone"))
 
 
 def make_runner(
@@ -50,7 +34,7 @@ def make_runner(
     """Make a runner whose pool calls `do` for each task at once; options are those of the
     dispatcher."""
     dispatcher = TaskDispatcher(jobs, tracker, make_payload, clock=clock, **options)
-    heartbeats = heartbeats or SilentHeartbeats()
+    heartbeats = heartbeats or NoHeartbeats()
     parts = (jobs, tracker, dispatcher, heartbeats, listing, step_functions)
     runner = JobRunner(*parts, events=events, clock=clock)
     return runner, dispatcher, InlinePool(dispatcher, do)
@@ -107,19 +91,17 @@ class JobStage:
         self, tasks: int = 1, *, job_id: str = JOB, token: TaskToken | None = None
     ) -> list[ExportTask]:
         """Store a job in DOWNLOADING with so many tasks, and return the tasks."""
-        now = self.clock.time()
-        self.jobs.save(ExportJob.create(job_id, "e", "u", task_token=token, now=now))
-        urls = [f"https://files.example/{n}" for n in range(tasks)]
-        created = [ExportTask.create(job_id, url, f"{n}") for n, url in enumerate(urls)]
-        self.jobs.add_tasks(job_id, created)
-        self.jobs.update_job_status(job_id, JobStatus.DOWNLOADING)
-        return created
+        return start_job(self.jobs, self.clock, tasks, job_id=job_id, task_token=token)
+
+    def begin_sealed(self, job_id: str = JOB, *, token: TaskToken | None = None) -> TaskResult:
+        """Store a sealed job of one task, and return the task's result, not counted yet."""
+        [task] = self.begin(job_id=job_id, token=token)
+        self.jobs.set_total_tasks(job_id, 1)
+        return make_success(task)
 
     def read_job(self, job_id: str = JOB) -> ExportJob:
         """Return the stored job."""
-        job = self.jobs.find_by_id(job_id)
-        assert job is not None
-        return job
+        return read_job(self.jobs, job_id)
 
     def list_events(self, kind: type[Event]) -> list[Event]:
         """Return the emitted events of that type."""

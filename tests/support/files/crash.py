@@ -1,4 +1,4 @@
-"""Kill a process at any of its file system calls."""
+"""Child processes of a test, which may be killed."""
 
 import ctypes
 import os
@@ -9,60 +9,8 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import FileIO
-from typing import Any
-
-from support.files.watched import WatchedFs
-
-CHANGING = frozenset(
-    {
-        "write",
-        "rename",
-        "link",
-        "symlink",
-        "unlink",
-        "mkdir",
-        "rmdir",
-        "utime",
-        "fsync",
-        "chmod",
-        "fchmod",
-    }
-)
-
 
 PR_SET_PDEATHSIG = 1
-
-
-class CrashingFs(WatchedFs):
-    """Counts the calls once armed, and kills its own process before call number `kill_at`.
-
-    With `changes_only`, only calls that change the disk count. A kill before any other call
-    leaves the same disk as a kill before the next change.
-    """
-
-    def __init__(
-        self,
-        server_time: Callable[[], float],
-        kill_at: int | None = None,
-        *,
-        changes_only: bool = False,
-    ) -> None:
-        super().__init__(server_time)
-        self._kill_at = kill_at
-        self._changes_only = changes_only
-        self.armed = False
-        self.count = 0
-
-    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self.armed and (not self._changes_only or changes(name, args)):
-            self.count += 1
-            if self.count == self._kill_at:
-                die()
-        return real(*args, **kwargs)
-
-
-def changes(name: str, args: tuple[Any, ...]) -> bool:
-    return name in CHANGING or (name == "open" and bool(args[1] & os.O_CREAT))
 
 
 def die() -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from holdfast.queue.message import QueueMessage
+from holdfast.testing.clock import ManualClock
 from support.files.queue_folder import (
     LEASE,
     MUCH_LATER,
@@ -52,6 +53,29 @@ class Scenario:
     options: Mapping[str, Any] = field(default_factory=dict)
     tears: bool = False  # a visible file is broken on purpose
     checkpoint: Any = None  # what the next attempt must find once `act` returned
+
+
+Done = dict[str, tuple[int, Any]]
+"""The attempt of each id that was delivered, and what that attempt found saved."""
+
+
+def work(queue: Queue, clock: ManualClock) -> Done:
+    """Take and complete all messages, as the next worker does."""
+    done: Done = {}
+    for _ in range(3):
+        for message in queue.poll(10):
+            done[message.id] = message.attempts, queue.load_checkpoint(message)
+            queue.ack(message)
+        clock.advance(LEASE + 1.0)  # a lease that has to be watched is taken over, too
+    return done
+
+
+def find_fate(queue: Queue, message_id: str, done: Done) -> Fate:
+    unreadable = [view for view in queue.dead_letters() if view.id == view.key]
+    views = queue.find(message_id) or unreadable
+    assert len(views) <= 1, f"{message_id!r} is there {len(views)} times"
+    attempt, _ = done.get(message_id, (None, None))
+    return Fate(attempt, views[0].state.value) if views else ABSENT
 
 
 class NewerNote(QueueMessage):
@@ -167,10 +191,6 @@ def push_later(queue: Queue, _: Any) -> object:
     return queue.push(make_message("a"), delay_seconds=LEASE)
 
 
-def push_three(queue: Queue, _: Any) -> object:
-    return queue.push_many([make_message(i) for i in "abc"])
-
-
 def poll(queue: Queue, _: Any) -> object:
     return queue.poll()
 
@@ -193,7 +213,7 @@ SCENARIOS = (
     Scenario(
         "push_many",
         nothing,
-        push_three,
+        lambda q, _: q.push_many([make_message(i) for i in "abc"]),
         dict.fromkeys("abc", ABSENT),
         dict.fromkeys("abc", FIRST),
     ),

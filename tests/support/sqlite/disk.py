@@ -1,29 +1,26 @@
-"""The disk as SQLite sees it: what it writes and syncs, what a power cut leaves, and failures.
+"""The disk as SQLite sees it: what it writes and syncs, and failures.
 
 SQLite reaches its files through a table of functions (its VFS). Here a copy of that table is
 registered in which xOpen, xWrite, xTruncate, xSync and xDelete go through Python. Everything
 else, locks and shared memory included, is SQLite's own. This needs a Python whose sqlite3
 module uses the shared library of SQLite.
 
-Bytes survive a power cut once their file was synced. Of the rest any sectors may survive. With
-the first sync of a journal or log after its opening SQLite syncs the folder, too. (Only strace
-shows that; it is noted here as a sync of the folder.) Then deletes before it survive.
+With the first sync of a journal or log after its opening SQLite syncs the folder, too. (Only
+strace shows that; it is noted here as a sync of the folder.)
 """
 
 import ctypes
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_int64, c_void_p
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from threading import Lock
 from typing import Any, NamedTuple
 
 import pytest
 
-SECTOR = 512
 IOERR_WRITE, IOERR_FSYNC = 778, 1034
 FOLDER = "."
 _CREATES, _IS_LOG = 0x4, 0x80800  # flags of xOpen
@@ -79,91 +76,21 @@ class Disk:
     fail: Callable[[Op], int] = lambda op: 0
     """Return the code with which a call fails, or 0. A call that fails is not made."""
 
-    def list_cuts(
-        self,
-        chosen: Callable[[int], bool] = lambda number: True,
-        *,
-        deaf_to: Callable[[int, Op], bool] = lambda number, op: False,
-    ) -> Iterator[tuple[int, list[Image]]]:
-        """Yield each chosen moment, as the number of calls made before it, with the disks that
-        a power cut could leave then.
-
-        `deaf_to(number, op)`: that sync is ignored, as if SQLite had not called it.
-        """
-        files = {name: _File(bytearray(data)) for name, data in self.base.items()}
-        for number, op in enumerate(self.ops, 1):
-            if op.name == FOLDER:
-                for file in files.values():
-                    file.sync_deletes()
-            elif op.kind != "sync":
-                files.setdefault(op.name, _File(None)).pending.append(op)
-            elif op.name in files and not deaf_to(number, op):
-                files[op.name].sync()
-            if chosen(number):
-                yield number, list(_make_images(files, Random(number)))
-
-
-@dataclass
-class _File:
-    synced: bytearray | None  # None: the file does not exist
-    pending: list[Op] = field(default_factory=list)
-
-    def sync(self) -> None:
-        self.synced = _apply(self.synced, self.pending)
-        self.pending = []
-
-    def sync_deletes(self) -> None:
-        deletes = [number for number, op in enumerate(self.pending) if op.kind == "delete"]
-        if deletes:
-            self.synced, self.pending = None, self.pending[deletes[-1] + 1 :]
-
-
-def _apply(content: bytearray | None, ops: Sequence[Op]) -> bytearray | None:
-    content = None if content is None else bytearray(content)
-    for op in ops:
-        if op.kind == "delete":
-            content = None
-            continue
-        content = bytearray() if content is None else content
-        if op.kind == "truncate":
-            del content[op.offset :]
-        content.extend(bytes(max(0, op.offset - len(content))))
-        content[op.offset : op.offset + len(op.data)] = op.data
-    return content
-
-
-def _make_images(files: dict[str, _File], random: Random) -> Iterator[Image]:
-    """Yield the least, the most, and two mixtures in which some sectors were written."""
-    choices: list[Callable[[list[Op]], list[Op]]] = [lambda ops: [], lambda ops: ops]
-    choices += [lambda ops: list(_tear(ops, random))] * 2
-    for choose in choices:
-        contents = {n: _apply(file.synced, choose(file.pending)) for n, file in files.items()}
-        yield {
-            name: bytes(content) for name, content in contents.items() if content is not None
-        }
-
-
-def _tear(ops: list[Op], random: Random) -> Iterator[Op]:
-    for op in ops:
-        if op.kind != "write":
-            if random.random() < 0.5:
-                yield op
-            continue
-        for start in range(0, len(op.data), SECTOR):
-            if random.random() < 0.5:
-                yield op._replace(
-                    offset=op.offset + start, data=op.data[start : start + SECTOR]
-                )
-
-
-def restore(image: Image, folder: Path) -> None:
-    """Write the image to a folder."""
-    folder.mkdir(parents=True)
-    for name, content in image.items():
-        (folder / name).write_bytes(content)
-
 
 # -- the table of functions
+
+
+# How each is called, and what is recorded of it.
+_WATCHED_METHODS: dict[str, tuple[Any, Callable[..., Op]]] = {
+    "xWrite": (
+        _WRITE,
+        lambda name, data, size, offset: Op(
+            "write", name, offset, ctypes.string_at(data, size)
+        ),
+    ),
+    "xTruncate": (_TRUNCATE, lambda name, size: Op("truncate", name, size)),
+    "xSync": (_SYNC, lambda name, flags: Op("sync", name)),
+}
 
 
 class _Watched:
@@ -205,44 +132,28 @@ class _Watched:
     def _watch(self, address: int) -> _Methods:
         if address not in self._methods:
             real = _Methods.from_address(address)
-            watched = _Methods.from_buffer_copy(real)
-            keep = (
-                _WRITE(self._make_write(_WRITE(real.xWrite))),
-                _TRUNCATE(self._make_truncate(_TRUNCATE(real.xTruncate))),
-                _SYNC(self._make_sync(_SYNC(real.xSync))),
-            )
-            watched.xWrite, watched.xTruncate, watched.xSync = (
-                ctypes.cast(function, c_void_p).value for function in keep
-            )
+            watched, keep = _Methods.from_buffer_copy(real), []
+            for name, (kind, make_op) in _WATCHED_METHODS.items():
+                function = kind(self._make_method(kind(getattr(real, name)), make_op))
+                setattr(watched, name, ctypes.cast(function, c_void_p).value)
+                keep.append(function)
             self._methods[address] = (watched, keep)
         methods: _Methods = self._methods[address][0]
         return methods
 
-    def _make_write(self, real: Callable[..., int]) -> Callable[..., int]:
-        def write(file: int, data: int, size: int, offset: int) -> int:
+    def _make_method(
+        self, real: Callable[..., int], make_op: Callable[..., Op]
+    ) -> Callable[..., int]:
+        def call(file: int, *arguments: int) -> int:
             path = self._paths[file]
-            op = Op("write", path.name, offset, ctypes.string_at(data, size))
-            return self._call(path, op, lambda: real(file, data, size, offset))
-
-        return write
-
-    def _make_truncate(self, real: Callable[..., int]) -> Callable[..., int]:
-        def truncate(file: int, size: int) -> int:
-            path = self._paths[file]
-            return self._call(path, Op("truncate", path.name, size), lambda: real(file, size))
-
-        return truncate
-
-    def _make_sync(self, real: Callable[..., int]) -> Callable[..., int]:
-        def sync(file: int, flags: int) -> int:
-            path = self._paths[file]
-            code = self._call(path, Op("sync", path.name), lambda: real(file, flags))
-            if code == 0 and file in self._unsynced:
+            op = make_op(path.name, *arguments)
+            code = self._call(path, op, lambda: real(file, *arguments))
+            if op.kind == "sync" and code == 0 and file in self._unsynced:
                 self._unsynced.remove(file)
                 self._call(path, Op("sync", FOLDER), lambda: 0)
             return code
 
-        return sync
+        return call
 
     def _delete(self, vfs: int, name: int, sync_folder: int) -> int:
         path = _read_path(name)

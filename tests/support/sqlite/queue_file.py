@@ -1,6 +1,5 @@
 """A database file with queues and a manual clock, for the tests of the SQLite queue."""
 
-import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -71,24 +70,3 @@ def find_faults(path: Path) -> list[tuple[str, str]]:
         if not connection.execute("SELECT 1 FROM sqlite_master").fetchall():
             return []  # the tables are created in one transaction, or not at all
         return connection.execute(_FAULTS).fetchall()
-
-
-def read_content(path: Path) -> str:
-    """Return all tables and rows, without process ids and the times of real clocks.
-
-    So two processes that do the same leave the same content.
-    """
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(
-            "UPDATE workers SET pid = 0, worker_id = replace(worker_id, '-' || pid || '-', '-')"
-        )
-        content = "\n".join(connection.iterdump())  # the change is not committed
-    return re.sub('"created_at":"[^"]*"', "", content)
-
-
-def count_states(path: Path) -> dict[int, int]:
-    """Count the messages of all queues by state."""
-    with closing(sqlite3.connect(path)) as connection:
-        return dict(
-            connection.execute("SELECT state, count(*) FROM messages GROUP BY state").fetchall()
-        )

@@ -1,11 +1,20 @@
-"""Kill a process between any two SQL statements, whichever they are."""
+"""Kill a process between any two SQL statements, and check what it left."""
 
 import sqlite3
 from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
-from support.files.crash import die
+from holdfast.exports.sqlite_jobs import SQLiteJobs
+from holdfast.store.sqlite.database import Database
+from support.files.crash import die, run_in_child
+
+COUNTERS_AND_ROWS = """
+SELECT completed_tasks, failed_tasks, total_tasks - remaining_tasks,
+    (SELECT count(*) FROM tasks WHERE job_no = jobs.job_no AND status = 'COMPLETED'),
+    (SELECT count(*) FROM tasks WHERE job_no = jobs.job_no AND status = 'FAILED')
+FROM jobs
+"""
 
 
 class StatementCounter:
@@ -36,3 +45,35 @@ class StatementCounter:
             self.count += 1
             if self.count == self._kill_at:
                 die()
+
+
+def count_kills(
+    database: Database, act: Callable[[], object], check: Callable[[], object]
+) -> int:
+    """Kill a child at each statement of `act` in turn, and return how often.
+
+    `check` is called after each kill. At last, the child does it all.
+    """
+
+    def play(_: Callable[[str], None]) -> None:
+        statements = StatementCounter(kills + 1)
+        with database.begin_write():
+            pass  # opening the connection is not counted
+        statements.armed = True
+        act()
+
+    kills = 0
+    while run_in_child(play).killed:
+        kills += 1
+        check()
+    return kills
+
+
+def assert_counters_match_rows(jobs: SQLiteJobs) -> None:
+    """Compare counters and rows in one read, because other processes may be writing (I-JB-1,
+    I-JB-2).
+    """
+    with jobs._database.begin_read() as connection:
+        completed, failed, processed, *rows = connection.execute(COUNTERS_AND_ROWS).fetchone()
+    assert [completed, failed] == rows
+    assert processed == completed + failed

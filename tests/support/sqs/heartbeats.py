@@ -1,24 +1,17 @@
 """A client whose responses the tests choose, and heartbeats whose clock they move."""
 
-import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import boto3
-import time_machine
 from botocore.exceptions import ClientError
-from moto import mock_aws
 
 from holdfast.lease.clock import Clock
 from holdfast.testing.clock import ManualClock
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat
 from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
 
-REGION = "eu-west-1"
-BEGAN = 1_800_000_000  # the wall clock of moto at the beginning of a test
 URL = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
 HANDLE = "AQEB-secret-receipt-handle"
 
@@ -109,6 +102,14 @@ class Ground:
         self.settle(heartbeat)
         return heartbeat
 
+    def hang(self, *args: Any, **more: Any) -> SQSHeartbeat:
+        """Make and start a heartbeat whose first call hangs until `gate` is opened."""
+        self.sqs.gate.clear()
+        heartbeat = self.heartbeat(*args, initial_beat=True, **more)
+        heartbeat.start()
+        wait_until(lambda: self.sqs.inside)
+        return heartbeat
+
     def settle(self, heartbeat: SQSHeartbeat) -> None:
         """Wait until its thread has nothing to do at this time, or has ended."""
         wait_until(lambda: self.clock.waiting or not heartbeat.running)
@@ -130,58 +131,3 @@ class Ground:
         self.sqs.gate.set()
         for heartbeat in self.made:
             heartbeat.stop()
-
-
-class MotoMessage:
-    """A message in a queue of moto that hides for `timeout` seconds, received at `BEGAN`.
-
-    The heartbeat's thread is real; its clock and moto's are moved together.
-    """
-
-    def __init__(self, traveller: time_machine.Traveller, timeout: int) -> None:
-        self.client = boto3.client("sqs", region_name=REGION)
-        attributes = {"VisibilityTimeout": str(timeout)}
-        response = self.client.create_queue(QueueName="orders", Attributes=attributes)
-        self.url = response["QueueUrl"]
-        self.client.send_message(QueueUrl=self.url, MessageBody=json.dumps({"customer": "Ada"}))
-        [self.message] = self.receive()
-        self.handle = self.message["ReceiptHandle"]
-        self.clock = ManualClock(time=BEGAN)
-        self._traveller = traveller
-
-    def receive(self) -> list[dict[str, Any]]:
-        """Receive messages of the queue."""
-        response = self.client.receive_message(
-            QueueUrl=self.url, MessageSystemAttributeNames=["All"]
-        )
-        messages: list[dict[str, Any]] = response.get("Messages", [])
-        return messages
-
-    def heartbeat(self, interval: float, timeout: int, **more: Any) -> SQSHeartbeat:
-        """Make a heartbeat of the message."""
-        options = {"client": self.client, "clock": self.clock, "received_at": BEGAN, **more}
-        return SQSHeartbeat(self.url, self.handle, interval, timeout, **options)
-
-    def advance(self, heartbeat: SQSHeartbeat, seconds: float, step: float = 1.0) -> None:
-        """Let time pass in steps, each of which the thread can follow."""
-        end = self.clock.monotonic() + seconds
-        while (left := end - self.clock.monotonic()) > 0:
-            self.leap(min(step, left))
-            self.settle(heartbeat)
-
-    def leap(self, seconds: float) -> None:
-        """Let time pass at once."""
-        # moto's first, because the thread would otherwise call in the past.
-        self._traveller.shift(seconds)
-        self.clock.advance(seconds)
-
-    def settle(self, heartbeat: SQSHeartbeat) -> None:
-        """Wait until its thread has nothing to do at this time, or has ended."""
-        wait_until(lambda: self.clock.waiting or not heartbeat.running)
-
-
-@contextmanager
-def open_moto() -> Iterator[time_machine.Traveller]:
-    """Let boto3 call moto, whose time stands still at `BEGAN`."""
-    with mock_aws(), time_machine.travel(BEGAN, tick=False) as traveller:
-        yield traveller

@@ -33,11 +33,9 @@ def post_form(client: TestClient, page: str, path: str, **form: str) -> Any:
 
 def read_page(client: TestClient, path: str) -> str:
     """Return a page as soon as all that it shows is read."""
-    pages: list[str] = []
 
-    def is_read() -> bool:
-        pages.append(client.get(path).text)
-        return 'loading"' not in pages[-1]
+    def read_if_complete() -> str:
+        page = client.get(path).text
+        return "" if 'loading"' in page else page
 
-    wait_until(is_read)
-    return pages[-1]
+    return wait_until(read_if_complete)

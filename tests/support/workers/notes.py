@@ -1,25 +1,21 @@
-"""Notes of handlers in other processes, and waiting for them.
+"""Processes of handlers: their notes, waiting for them, and whether they live.
 
 Children import this module, so it imports little.
 """
 
-import time
-from collections.abc import Callable
+import os
 from pathlib import Path
-from typing import TypeVar
 
-WAIT_TIMEOUT = 60.0  # for a machine that is busy with other things
-
-T = TypeVar("T")
+from support.waiting import wait_until
 
 
-def eventually(condition: Callable[[], T], seconds: float = WAIT_TIMEOUT) -> T:
-    """Wait until the condition is true, and return its value."""
-    until = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < until, "it never came true"
-        time.sleep(0.01)
-    return found
+def is_alive(pid: int) -> bool:
+    """Return whether a thread of the process can still run, even if its first is dead."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state != "Z" or len(os.listdir(f"/proc/{pid}/task")) > 1
+    except OSError:
+        return False
 
 
 class Notes:
@@ -41,4 +37,4 @@ class Notes:
 
     def pid(self, word: str = "pid") -> int:
         """Wait for the first process id recorded under that word, and return it."""
-        return int(eventually(lambda: self.values(word))[0])
+        return int(wait_until(lambda: self.values(word))[0])

@@ -13,6 +13,8 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Any, NoReturn
 
+from support.workers.notes import Notes, is_alive
+
 Task = Mapping[str, Any]
 DONE = {"success": True, "bytesProcessed": 0, "error": None}
 
@@ -27,32 +29,20 @@ def work_of_the_first(notes: Path) -> "partial[PoolWork]":
 
 
 def _make_first(notes: str) -> "PoolWork":
-    if Path(notes).exists() and "made" in Path(notes).read_text():
+    if Notes(Path(notes)).values("made"):
         raise LookupError("only one worker is possible")
     return PoolWork(notes)
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a thread of the process can still run, even if its first is dead."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return state != "Z" or len(os.listdir(f"/proc/{pid}/task")) > 1
-    except OSError:
-        return False
 
 
 class PoolWork:
     """Records what it does in a file that all workers share."""
 
     def __init__(self, notes: str) -> None:
-        self._notes = notes
+        self._notes = Notes(Path(notes))
+        self.note = self._notes.write
         self._cancelled: dict[str, Event] = {}
         self._lock = Lock()
         self.note(f"made {os.getpid()}")
-
-    def note(self, line: str) -> None:
-        with open(self._notes, "ab", buffering=0) as file:
-            file.write(f"{line}\n".encode())
 
     def process(self, task: Task, report: Callable[[int], None]) -> Any:
         self._look_for_others_at(task)
@@ -60,10 +50,10 @@ class PoolWork:
         return getattr(self, task["do"])(task, report)
 
     def _look_for_others_at(self, task: Task) -> None:
-        begun = [line.split() for line in Path(self._notes).read_text().splitlines()]
-        for word, *rest in begun:
-            if word == "begin" and rest[0] == task["taskId"] and is_alive(int(rest[2])):
-                self.note(f"overlap {task['taskId']}")
+        for begun in self._notes.values("begin"):
+            task_id, _, pid = begun.split()
+            if task_id == task["taskId"] and is_alive(int(pid)):
+                self.note(f"overlap {task_id}")
 
     def cancel(self, job_id: str) -> None:
         self.note(f"cancel {job_id}")

@@ -1,6 +1,5 @@
 """Helpers to run workers under test and to wait for conditions."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from holdfast.queue.admission import Delivery
 from holdfast.queue.message import AnyMessage
 from holdfast.testing import ManualClock, MemoryQueue
 from holdfast.worker.worker import Worker, WorkerReport
-from support.workers.notes import WAIT_TIMEOUT, eventually
+from support.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 T = TypeVar("T")
 
@@ -70,7 +69,7 @@ class Running:
 
     def join(self, clock: ManualClock | None = None) -> WorkerReport:
         """Wait until the run ends. A manual clock is advanced as fast as real time."""
-        eventually(lambda: self.ended() or (clock and clock.advance(0.01)))
+        wait_until(lambda: self.ended() or (clock and clock.advance(0.01)))
         if self.error is not None:
             raise self.error
         assert self.report is not None
@@ -93,7 +92,7 @@ def running(worker: Worker[Any], *, until_empty: bool = False) -> Iterator[Runni
         yield run
     finally:
         worker.stop_now()
-        run._thread.join(WAIT_TIMEOUT)
+        run._thread.join(WAIT_TIMEOUT_SECONDS)
 
 
 def run_until_empty(worker: Worker[Any], clock: ManualClock | None = None) -> WorkerReport:
@@ -195,24 +194,10 @@ def pass_a_renewal(queue: TestQueue, clock: ManualClock) -> None:
     """Let more than a third of the lease pass, and wait for the renewal that is due then."""
     before = queue.renewals
     clock.advance(0.4 * queue.lease_seconds)
-    eventually(lambda: queue.renewals > before)
+    wait_until(lambda: queue.renewals > before)
 
 
 # -- processes
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a thread of the process can still run. A dead, unreaped one cannot."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
-    except (OSError, IndexError):
-        return False
-    return state != "Z" or threads > 1
 
 
 def members(group: int) -> list[int]:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, Json
 
 from holdfast.app.arguments import TaskArguments
 from holdfast.errors import ConfigError, MalformedMessage
-from holdfast.worker.context import Context
+from holdfast.worker.runner import Context
 
 if TYPE_CHECKING:
     from nowhere import Missing

@@ -26,7 +26,7 @@ from holdfast.lease.keeper import LeaseKeeper
 from holdfast.testing import ManualClock, SkippingClock
 from holdfast.testing.contracts.queue.support import EventRecorder
 from holdfast.worker.fetcher import Fetcher
-from holdfast.worker.in_flight import InFlight
+from holdfast.worker.settle import InFlight
 from support.waiting import wait_until
 
 app = Holdfast("memory:")

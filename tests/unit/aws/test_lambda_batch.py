@@ -17,7 +17,8 @@ from holdfast import ConfigError, Context, Reject, Retry
 from holdfast.events import DeadLettered, Retried
 from holdfast.lambdas import sqs_batch
 from holdfast.testing import ManualClock
-from support.aws.event_source import EventSource, LambdaContext, Task, eventually, numbers
+from support.aws.event_source import EventSource, LambdaContext, Task, numbers
+from support.waiting import wait_until
 
 EXTEND = "ChangeMessageVisibilityBatch"
 
@@ -291,7 +292,7 @@ def test_no_record_comes_back_while_others_are_worked_on(
         for _ in range(4):  # four times 25 s: more than a lease, four times over
             renewals = source.sqs.calls.count(EXTEND)
             clock.advance(25)
-            eventually(lambda: source.sqs.calls.count(EXTEND) > renewals)  # noqa: B023
+            wait_until(lambda: source.sqs.calls.count(EXTEND) > renewals)  # noqa: B023
         assert source.visible() == 0
         assert source.hidden() == 4
 
@@ -324,7 +325,7 @@ def test_an_extension_that_sqs_throttled_is_requested_again(
     source.send(1, 2)
     source.sqs.faults.refuse(EXTEND, "RequestThrottled", positions=(1,))
     with invoked(source, lambda m: None, model=Task) as failures:
-        eventually(lambda: clock.waiting > 0)
+        wait_until(lambda: clock.waiting > 0)
         clock.advance(1)
         assert failures() == []
 
@@ -368,7 +369,7 @@ def test_a_record_lost_while_it_waits_is_not_started(
     def handle(message: Task) -> None:
         handled.append(message.n)
         clock.advance(25)
-        eventually(lambda: source.sqs.calls.count(EXTEND) == 2)
+        wait_until(lambda: source.sqs.calls.count(EXTEND) == 2)
 
     event, answer = invoke(source, handle)
     assert handled == [1]
@@ -424,7 +425,7 @@ def test_waiting_records_are_released_while_another_is_still_handled(
 
     def handle(message: Task, ctx: Context) -> None:
         clock.advance(16)
-        eventually(lambda: source.visible() == 2)
+        wait_until(lambda: source.visible() == 2)
         assert ctx.stopping.wait(20)
 
     event, answer = invoke(source, handle, seconds=20, reserve_seconds=5)
@@ -474,7 +475,7 @@ def test_a_handler_that_overruns_is_reported_before_lambda_kills_the_function(
     assert "batch_overrun" in caplog.text
     calls = len(source.sqs.calls)
     end.set()  # the thread that could not be killed ends, and settles nothing
-    eventually(lambda: not own_threads())
+    wait_until(lambda: not own_threads())
     assert len(source.sqs.calls) == calls
 
 
@@ -491,7 +492,7 @@ def test_a_handler_that_takes_too_long_loses_its_record(
         handled.append(message.n)
 
     with invoked(source, handle, timeout_seconds=10) as failures:
-        eventually(lambda: _moved(clock) and handled == [2])
+        wait_until(lambda: _moved(clock) and handled == [2])
         assert failures() == [1]
 
 

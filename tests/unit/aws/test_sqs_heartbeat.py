@@ -2,13 +2,14 @@
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from botocore.exceptions import (
     ClientError,
     ConnectTimeoutError,
     EndpointConnectionError,
-    ParamValidationError,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,28 +85,6 @@ def test_an_outage_longer_than_the_visibility_is_a_loss_before_redelivery(
     ground.advance(heartbeat, 0.5)
     assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
     assert heartbeat.check_for_errors() is first
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        sqs_error(GONE),
-        sqs_error("InvalidParameterValue"),
-        sqs_error("AWS.SimpleQueueService.MessageNotInflight"),
-        sqs_error("QueueDoesNotExist"),
-        sqs_error("AccessDenied", 403),
-        ParamValidationError(report="bad"),
-        ZeroDivisionError(),
-    ],
-    ids=lambda error: getattr(error, "response", {}).get("Error", {}).get("Code", str(error)),
-)
-def test_a_refusal_or_a_bug_is_final_at_once(ground: Ground, error) -> None:
-    heartbeat = ground.start(20, 600)
-    ground.sqs.fail(error)
-    ground.advance(heartbeat, 21)
-    assert heartbeat.lost.is_set()
-    assert heartbeat.check_for_errors() is error
-    assert len(ground.sqs.beats) == 1
 
 
 def test_any_error_that_ends_the_thread_is_a_loss(ground: Ground) -> None:
@@ -201,10 +180,7 @@ def test_a_callback_that_fails_does_not_affect_the_caller_that_noticed_the_loss(
     def on_lost(error: BaseException) -> None:
         raise SystemExit(3)
 
-    ground.sqs.gate.clear()
-    heartbeat = ground.heartbeat(20, 60, initial_beat=True, on_lost=on_lost)
-    heartbeat.start()
-    wait_until(lambda: ground.sqs.inside)
+    heartbeat = ground.hang(20, 60, on_lost=on_lost)
     ground.clock.advance(60)
     assert isinstance(heartbeat.check_for_errors(), LeaseLost)
 
@@ -270,10 +246,7 @@ def test_a_response_after_the_deadline_loses_the_lease(ground: Ground) -> None:
 )
 def test_a_handler_that_thaws_before_the_thread_notices_the_loss(ground: Ground, ask) -> None:
     """The thread is in a call while the deadline passes (I-HB-4)."""
-    ground.sqs.gate.clear()
-    heartbeat = ground.heartbeat(20, 60, initial_beat=True, join_timeout_sec=0.01)
-    heartbeat.start()
-    wait_until(lambda: ground.sqs.inside)
+    heartbeat = ground.hang(20, 60, join_timeout_sec=0.01)
     ground.clock.advance(60)
     ask(heartbeat)
     assert heartbeat.lost.is_set()
@@ -302,11 +275,8 @@ def test_leaving_the_block_raises_the_loss_unless_the_work_failed_itself(ground:
 
 def test_a_refusal_that_arrives_after_the_stop_is_no_error(ground: Ground) -> None:
     """The handler deleted the message while a beat was in progress (HB-07)."""
-    ground.sqs.gate.clear()
     ground.sqs.fail(sqs_error(GONE))
-    heartbeat = ground.heartbeat(20, initial_beat=True)
-    heartbeat.start()
-    wait_until(lambda: ground.sqs.inside)
+    heartbeat = ground.hang(20)
     stopping = threading.Thread(target=heartbeat.stop)
     stopping.start()
     wait_until(heartbeat._stop_event.is_set)
@@ -318,10 +288,7 @@ def test_a_refusal_that_arrives_after_the_stop_is_no_error(ground: Ground) -> No
 
 def test_a_run_that_hung_while_it_was_stopped_does_not_resume(ground: Ground) -> None:
     """Its one call may end; afterwards only the next run beats (HB-10, I-HB-2, I-HB-3)."""
-    ground.sqs.gate.clear()
-    heartbeat = ground.heartbeat(20, 60, initial_beat=True, join_timeout_sec=0.01)
-    heartbeat.start()
-    wait_until(lambda: ground.sqs.inside)
+    heartbeat = ground.hang(20, 60, join_timeout_sec=0.01)
     hung = heartbeat._thread
     assert hung is not None
     heartbeat.stop()
@@ -344,10 +311,7 @@ def test_a_run_that_hung_while_it_was_stopped_does_not_resume(ground: Ground) ->
 
 def test_a_stop_waits_for_the_last_call_of_an_earlier_run(ground: Ground) -> None:
     """Otherwise that call would hide a message that was just given back (I-HB-2, HB-09)."""
-    ground.sqs.gate.clear()
-    heartbeat = ground.heartbeat(20, 60, initial_beat=True)
-    heartbeat.start()
-    wait_until(lambda: ground.sqs.inside)
+    heartbeat = ground.hang(20, 60)
     heartbeat.end()
     heartbeat.start()
     ground.settle(heartbeat)
@@ -358,10 +322,7 @@ def test_a_stop_waits_for_the_last_call_of_an_earlier_run(ground: Ground) -> Non
 
 def test_the_refusal_of_a_run_that_hung_does_not_affect_the_next_run(ground: Ground) -> None:
     refused = sqs_error(GONE)
-    ground.sqs.gate.clear()
-    heartbeat = ground.heartbeat(20, 60, initial_beat=True, join_timeout_sec=0.01)
-    heartbeat.start()
-    wait_until(lambda: ground.sqs.inside)
+    heartbeat = ground.hang(20, 60, join_timeout_sec=0.01)
     hung = heartbeat._thread
     assert hung is not None
     heartbeat.stop()
@@ -379,11 +340,8 @@ def test_the_refusal_of_a_run_that_hung_does_not_affect_the_next_run(ground: Gro
 
 def test_a_run_ended_by_its_event_alone_does_not_affect_the_next_run(ground: Ground) -> None:
     """Code that knows the internals might end it so; its lease is not released."""
-    ground.sqs.gate.clear()
     ground.sqs.fail(sqs_error(GONE))
-    heartbeat = ground.heartbeat(20, 60, initial_beat=True)
-    heartbeat.start()
-    wait_until(lambda: ground.sqs.inside)
+    heartbeat = ground.hang(20, 60)
     hung = heartbeat._thread
     assert hung is not None
     heartbeat._stop_event.set()
@@ -396,57 +354,45 @@ def test_a_run_ended_by_its_event_alone_does_not_affect_the_next_run(ground: Gro
     assert heartbeat.check_for_errors() is None
 
 
-def test_a_start_without_free_threads_raises_and_can_be_repeated(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It does not appear to run (HB-21)."""
+@contextmanager
+def no_threads() -> Iterator[None]:
+    """Let no thread be started."""
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    heartbeat = ground.heartbeat(20, 60)
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(RuntimeError):
-            heartbeat.start()
+        yield
+
+
+def test_a_start_without_free_threads_raises_and_can_be_repeated(ground: Ground) -> None:
+    """It does not appear to run (HB-21)."""
+    heartbeat = ground.heartbeat(20, 60)
+    with no_threads(), pytest.raises(RuntimeError):
+        heartbeat.start()
     assert not heartbeat.running
     assert not heartbeat._running
     heartbeat.start()
     assert heartbeat.running
 
 
-def test_a_restart_without_free_threads_leaves_no_running_heartbeat(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restart_without_free_threads_leaves_no_running_heartbeat(ground: Ground) -> None:
     """The earlier run hangs in its last call, so it has not removed the heartbeat itself."""
-
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     stop_all()
-    ground.sqs.gate.clear()
-    heartbeat = ground.heartbeat(20, 60, initial_beat=True)
-    heartbeat.start()
-    wait_until(lambda: ground.sqs.inside)
+    heartbeat = ground.hang(20, 60)
     heartbeat.end()
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(RuntimeError):
-            heartbeat.start()
+    with no_threads(), pytest.raises(RuntimeError):
+        heartbeat.start()
     assert stop_all() == 0
 
 
 def test_a_start_without_free_threads_does_not_hang_after_the_deadline(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    ground: Ground,
 ) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     heartbeat = ground.heartbeat(20, 60, initial_visibility_sec=-1)
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(RuntimeError):
-            heartbeat.start()
+    with no_threads(), pytest.raises(RuntimeError):
+        heartbeat.start()
 
 
 def test_a_restart_does_not_extend_the_known_visibility(ground: Ground) -> None:
@@ -590,24 +536,29 @@ def test_the_first_beat_is_always_in_time(visibility, share, left_share, stall) 
     clock = ManualClock()
     now, interval = clock.monotonic(), visibility * share
     left = visibility * left_share
+    beats: list[float] = []
     options = HeartbeatOptions(
         URL, HANDLE, interval, visibility, stall_timeout_sec=stall, clock=clock
     )
     run = HeartbeatRun(
         options,
-        lambda seconds: None,
+        lambda seconds: beats.append(clock.monotonic()),
         threading.Lock(),
         received_at=now,
         trusted_until=now + left,
         events=Events(),
     )
+    assert run.first_at < now + left or left < 1e-6
+    if visibility > 10_000:
+        return  # near the cap a message may not be extended at all
+    while not beats and run.lease.live:
+        clock.advance(max(0.0, run.tick() - clock.monotonic()))
     if left <= 0:
-        assert run.first_at <= now
-    else:
-        assert now <= run.first_at <= now + left
-        assert run.first_at < now + left or left < 1e-6
-    if left == visibility and (stall is None or stall >= interval):
-        assert run.first_at == pytest.approx(now + interval)
+        assert beats == []
+    elif stall is None and left > 1e-6:
+        assert now <= beats[0] < now + left
+    if left == visibility and (stall is None or stall > interval):
+        assert beats == [pytest.approx(now + interval)]
 
 
 # -- giving up

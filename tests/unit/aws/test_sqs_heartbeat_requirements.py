@@ -1,85 +1,61 @@
 """The requirements of SQSHeartbeat, one by one. See also test_sqs_heartbeat.py."""
 
-import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import time_machine
-from botocore.exceptions import ClientError
+from botocore.exceptions import ParamValidationError
 
+from holdfast import aws
 from holdfast.aws import heartbeat as home
+from holdfast.testing import SimulatedSqs
 from holdfast.utils import sqs_heartbeat
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat
-from support.paths import ROOT
+from support.sqs.calls import create_queue, receive, receive_handle, send
 from support.sqs.heartbeats import (
     GONE,
     HANDLE,
-    REGION,
     THROTTLED,
     URL,
     Ground,
-    MotoMessage,
-    open_moto,
     sqs_error,
 )
 from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
 
-
-@pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[time_machine.Traveller]:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
-    with open_moto() as traveller:
-        yield traveller
-
-
-@pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(ROOT / "examples")
-    import lambda_heartbeat
-
-    lambda_heartbeat.visibility_timeout.cache_clear()
-    return lambda_heartbeat
-
-
 # -- its purpose
 
 
-@pytest.mark.requirement("R000-001", "R000-079")
-def test_it_is_found_at_the_documented_import_path(example: Any) -> None:
+@pytest.mark.requirement("R000-001")
+def test_it_is_found_at_the_documented_import_path() -> None:
     """`utils/sqs_heartbeat.py` holds `SQSHeartbeat`."""
-    assert sqs_heartbeat.SQSHeartbeat is home.SQSHeartbeat
-    assert example.SQSHeartbeat is sqs_heartbeat.SQSHeartbeat
+    assert sqs_heartbeat.SQSHeartbeat is aws.SQSHeartbeat is home.SQSHeartbeat
 
 
 @pytest.mark.requirement("R000-002", "R000-003", "R000-004")
-def test_a_message_stays_hidden_for_as_long_as_the_work_takes(aws) -> None:
+def test_a_message_stays_hidden_for_as_long_as_the_work_takes(ground: Ground) -> None:
     """Ten minutes of work on a queue that hides for 30 s."""
-    queue = MotoMessage(aws, 30)
-    heartbeat = SQSHeartbeat(
-        queue.url, queue.handle, 10, 30, client=queue.client, clock=queue.clock
-    )
+    client = SimulatedSqs(ground.clock).client()
+    url = create_queue(client, VisibilityTimeout="30")
+    send(client, url)
+    handle = receive_handle(client, url)
+    heartbeat = SQSHeartbeat(url, handle, 10, 30, client=client, clock=ground.clock)
     heartbeat.start()
+    ground.settle(heartbeat)
     for _ in range(10):
-        queue.advance(heartbeat, 60)
-        assert queue.receive() == []
+        ground.advance(heartbeat, 60)
+        assert receive(client, url) == []
     heartbeat.stop()
     assert heartbeat.check_for_errors() is None
-    queue.advance(heartbeat, 31)
-    assert len(queue.receive()) == 1  # so it was the heartbeat that hid it
+    ground.clock.advance(31)
+    assert len(receive(client, url)) == 1  # so it was the heartbeat that hid it
 
 
 @pytest.mark.requirement("R000-005", "R000-006", "R000-011", "R000-076")
 def test_starting_returns_at_once_and_never_blocks_the_work(ground: Ground) -> None:
     """The call hangs and the handler continues."""
-    ground.sqs.gate.clear()
-    heartbeat = ground.heartbeat(initial_beat=True)
-    heartbeat.start()
-    wait_until(lambda: ground.sqs.inside)
+    heartbeat = ground.hang()
     assert heartbeat.running
     assert heartbeat.check_for_errors() is None
     assert ground.sqs.threads == {heartbeat._thread} <= set(threading.enumerate())
@@ -95,8 +71,22 @@ def test_starting_returns_at_once_and_never_blocks_the_work(ground: Ground) -> N
     "R000-048",
     "R000-049",
     "R000-050",
+    "R000-078",
 )
-@pytest.mark.parametrize("error", [sqs_error(GONE), RuntimeError("boom"), sqs_error("Odd")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        sqs_error(GONE),
+        sqs_error("InvalidParameterValue"),
+        sqs_error("AWS.SimpleQueueService.MessageNotInflight"),
+        sqs_error("QueueDoesNotExist"),
+        sqs_error("AccessDenied", 403),
+        sqs_error("Odd"),
+        ParamValidationError(report="bad"),
+        RuntimeError("boom"),
+    ],
+    ids=lambda error: getattr(error, "response", {}).get("Error", {}).get("Code", str(error)),
+)
 def test_an_error_ends_beating_and_is_returned_by_check_for_errors(
     ground: Ground, error
 ) -> None:
@@ -104,6 +94,7 @@ def test_an_error_ends_beating_and_is_returned_by_check_for_errors(
     ground.sqs.fail(error)
     ground.advance(heartbeat, 21)
     assert heartbeat.check_for_errors() is error
+    assert heartbeat.lost.is_set()
     assert heartbeat._stop_event.is_set()
     wait_until(lambda: not heartbeat.running)
     ground.clock.advance(30)
@@ -151,11 +142,13 @@ def test_a_new_heartbeat_is_not_running_and_has_no_error(ground: Ground) -> None
 
 @pytest.mark.requirement(
     "R000-010",
+    "R000-013",
     "R000-025",
     "R000-026",
     "R000-027",
     "R000-028",
     "R000-029",
+    "R000-044",
     "R000-072",
     "R000-074",
 )
@@ -168,6 +161,7 @@ def test_three_arguments_are_enough_and_a_beat_then_requests_600_seconds(ground:
     assert [beat.seconds for beat in ground.sqs.beats] == [600, 600]
     asked = {"QueueUrl": URL, "ReceiptHandle": HANDLE, "VisibilityTimeout": 600}
     assert ground.sqs.requests == [asked, asked]
+    assert type(ground.sqs.requests[0]["VisibilityTimeout"]) is int
     assert sqs_heartbeat.DEFAULT_VISIBILITY_TIMEOUT_EXTENSION_SEC == 600
 
 
@@ -223,15 +217,6 @@ def test_the_first_beat_comes_one_interval_after_the_start(ground: Ground) -> No
     assert ground.beat_times == []
     ground.advance(heartbeat, 42, step=0.1)
     assert ground.beat_times == pytest.approx([20, 40, 60], abs=0.35)
-
-
-@pytest.mark.requirement("R000-013", "R000-044")
-def test_a_beat_names_queue_message_and_timeout(ground: Ground) -> None:
-    heartbeat = ground.start(20, 60)
-    ground.advance(heartbeat, 21)
-    asked = {"QueueUrl": URL, "ReceiptHandle": HANDLE, "VisibilityTimeout": 60}
-    assert ground.sqs.requests == [asked]
-    assert type(ground.sqs.requests[0]["VisibilityTimeout"]) is int
 
 
 @pytest.mark.requirement("R000-014", "R000-048")
@@ -369,10 +354,7 @@ def test_stopping_twice_is_stopping_once(ground: Ground) -> None:
 @pytest.mark.requirement("R000-021", "R000-022")
 def test_a_stop_waits_for_a_call_under_way(ground: Ground) -> None:
     """No call is in progress when it returns."""
-    ground.sqs.gate.clear()
-    heartbeat = ground.heartbeat(initial_beat=True)
-    heartbeat.start()
-    wait_until(lambda: ground.sqs.inside)
+    heartbeat = ground.hang()
     threading.Timer(0.05, ground.sqs.gate.set).start()
     heartbeat.stop()
     assert ground.sqs.inside == 0
@@ -383,10 +365,7 @@ def test_a_stop_that_waited_long_enough_says_so_and_returns(
     ground: Ground, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The call hangs."""
-    ground.sqs.gate.clear()
-    heartbeat = ground.heartbeat(initial_beat=True, join_timeout_sec=0.05)
-    heartbeat.start()
-    wait_until(lambda: ground.sqs.inside)
+    heartbeat = ground.hang(join_timeout_sec=0.05)
     heartbeat.stop()
     assert ground.sqs.inside == 1
     assert heartbeat._thread is None
@@ -488,11 +467,12 @@ def test_running_is_a_property_that_needs_the_flag_and_a_live_thread(ground: Gro
 @pytest.mark.parametrize(
     ("text", "seconds"), [("500", 0.5), ("60000", 60), (" 1500.5 ", 1.5005)]
 )
-def test_the_interval_can_come_from_the_environment(aws, monkeypatch, text, seconds) -> None:
+def test_the_interval_can_come_from_the_environment(monkeypatch, text, seconds) -> None:
     """In milliseconds, fractions of seconds kept (HB-16)."""
     monkeypatch.setenv("SQS_HEARTBEAT_INTERVAL_MS", text)
-    queue = MotoMessage(aws, 300)
-    heartbeat = SQSHeartbeat.from_queue(queue.url, HANDLE, client=queue.client)
+    client = SimulatedSqs().client()
+    url = create_queue(client, VisibilityTimeout="300")
+    heartbeat = SQSHeartbeat.from_queue(url, HANDLE, client=client)
     assert heartbeat.interval_sec == pytest.approx(seconds)
 
 
@@ -506,34 +486,35 @@ def test_an_interval_close_to_the_visibility_logs_a_warning(
 
 
 @pytest.mark.requirement("R000-071", "R000-075")
-def test_the_queues_own_timeout_can_be_used(aws, monkeypatch) -> None:
+def test_the_queues_own_timeout_can_be_used(ground: Ground, monkeypatch) -> None:
     """Beats set 905, not the default of 600."""
     monkeypatch.delenv("SQS_HEARTBEAT_INTERVAL_MS", raising=False)
-    queue = MotoMessage(aws, 905)
-    heartbeat = SQSHeartbeat.from_queue(
-        queue.url, queue.handle, client=queue.client, clock=queue.clock
-    )
+    client = SimulatedSqs(ground.clock).client()
+    url = create_queue(client, VisibilityTimeout="905")
+    send(client, url)
+    handle = receive_handle(client, url)
+    heartbeat = SQSHeartbeat.from_queue(url, handle, client=client, clock=ground.clock)
     assert heartbeat.visibility_timeout_sec == 905
     assert heartbeat.interval_sec == pytest.approx(905 / 3)
     heartbeat.start()
-    queue.advance(heartbeat, 302)
+    ground.settle(heartbeat)
+    ground.advance(heartbeat, 302)
     heartbeat.stop()
-    queue.advance(heartbeat, 902)
-    assert queue.receive() == []
-    queue.advance(heartbeat, 4)
-    assert len(queue.receive()) == 1
+    ground.clock.advance(902)
+    assert receive(client, url) == []
+    ground.clock.advance(4)
+    assert len(receive(client, url)) == 1
 
 
 @pytest.mark.requirement("R000-073")
 @pytest.mark.parametrize(("lambda_timeout", "warned"), [(900, False), (906, True)])
 def test_a_queue_timeout_below_the_lambdas_logs_a_warning(
-    aws, caplog: pytest.LogCaptureFixture, lambda_timeout: int, warned: bool
+    caplog: pytest.LogCaptureFixture, lambda_timeout: int, warned: bool
 ) -> None:
     """905 is enough for 900."""
-    queue = MotoMessage(aws, 905)
-    SQSHeartbeat.from_queue(
-        queue.url, HANDLE, client=queue.client, lambda_timeout_sec=lambda_timeout
-    )
+    client = SimulatedSqs().client()
+    url = create_queue(client, VisibilityTimeout="905")
+    SQSHeartbeat.from_queue(url, HANDLE, client=client, lambda_timeout_sec=lambda_timeout)
     assert ("queue_timeout_below_lambda_timeout" in caplog.text) is warned
 
 
@@ -552,124 +533,3 @@ def test_no_other_permission_is_needed_than_the_documented_one(ground: Ground) -
     heartbeat.stop()
     assert len(ground.sqs.beats) >= 4
     assert asked == {"change_message_visibility"}
-
-
-@pytest.mark.requirement("R000-078")
-def test_a_role_without_the_permission_is_an_error_at_the_first_beat(ground: Ground) -> None:
-    heartbeat = ground.start(20)
-    ground.sqs.fail(sqs_error("AccessDenied", 403))
-    ground.advance(heartbeat, 21)
-    assert isinstance(heartbeat.check_for_errors(), ClientError)
-
-
-# -- in a Lambda function
-
-
-@pytest.fixture
-def in_lambda(aws, example: Any, monkeypatch: pytest.MonkeyPatch) -> MotoMessage:
-    queue = MotoMessage(aws, 905)
-    monkeypatch.setenv("QUEUE_URL", queue.url)
-    monkeypatch.setenv("SQS_HEARTBEAT_INTERVAL_MS", "300000")
-    return queue
-
-
-def to_record(queue: MotoMessage) -> dict[str, Any]:
-    """Return the message as a Lambda record."""
-    return {
-        "body": queue.message["Body"],
-        "receiptHandle": queue.handle,
-        "attributes": queue.message["Attributes"],
-    }
-
-
-def worked_on(example: Any, short: bool) -> Callable[..., None]:
-    process: Callable[..., None] = example.process_in_short if short else example.process
-    return process
-
-
-@pytest.mark.requirement("R000-080")
-def test_only_a_message_that_can_be_read_gets_a_heartbeat(
-    in_lambda: MotoMessage, example
-) -> None:
-    """Parsed and validated first."""
-    began: list[object] = []
-    bad = {**to_record(in_lambda), "body": json.dumps({"wrong": 1})}
-    del bad["receiptHandle"]  # a heartbeat could not be made
-    before = threading.active_count()
-    with pytest.raises(ValueError, match="customer"):
-        example.process(bad, lambda task, heartbeat: began.append(heartbeat))
-    assert began == []
-    assert threading.active_count() == before
-
-
-@pytest.mark.requirement("R000-019", "R000-081", "R000-082", "R000-084")
-@pytest.mark.parametrize("short", [False, True])
-def test_the_heartbeat_runs_while_the_work_does_and_not_after_it(
-    in_lambda: MotoMessage, example: Any, short: bool
-) -> None:
-    """On the success path."""
-    seen: list[SQSHeartbeat] = []
-
-    def work(task: dict[str, Any], heartbeat: SQSHeartbeat) -> None:
-        assert heartbeat.running
-        assert heartbeat.interval_sec == 300
-        assert heartbeat.visibility_timeout_sec == 905
-        seen.append(heartbeat)
-
-    worked_on(example, short)(to_record(in_lambda), work)
-    assert not seen[0].running
-    assert seen[0]._stop_event.is_set()
-
-
-@pytest.mark.requirement("R000-019", "R000-023", "R000-083")
-@pytest.mark.parametrize("short", [False, True])
-@pytest.mark.parametrize("is_lost", [False, True])
-def test_work_that_fails_stops_the_heartbeat_and_fails_with_its_own_error(
-    in_lambda: MotoMessage, example: Any, short: bool, is_lost: bool
-) -> None:
-    """The heartbeat's error is asked for on success only."""
-    seen: list[SQSHeartbeat] = []
-
-    def work(task: dict[str, Any], heartbeat: SQSHeartbeat) -> None:
-        seen.append(heartbeat)
-        if is_lost:
-            lose(heartbeat)
-        raise KeyError("the work's own")
-
-    with pytest.raises(KeyError, match="own"):
-        worked_on(example, short)(to_record(in_lambda), work)
-    assert not seen[0].running
-
-
-@pytest.mark.requirement("R000-023", "R000-024", "R000-084", "R000-085")
-@pytest.mark.parametrize("short", [False, True])
-def test_work_that_succeeded_while_the_message_was_lost_fails(
-    in_lambda: MotoMessage, example: Any, short: bool
-) -> None:
-
-    def work(task: dict[str, Any], heartbeat: SQSHeartbeat) -> None:
-        lose(heartbeat)
-
-    with pytest.raises(RuntimeError, match="no beat"):
-        worked_on(example, short)(to_record(in_lambda), work)
-
-
-@pytest.mark.requirement("R000-019", "R000-081")
-def test_the_handler_of_the_example_works(in_lambda: MotoMessage, example, capsys) -> None:
-    """As Lambda calls it."""
-    example.handler({"Records": [to_record(in_lambda)]}, None)
-    assert "sent to Ada" in capsys.readouterr().out
-
-
-def lose(heartbeat: SQSHeartbeat) -> None:
-    """Lose the message: restart with a first beat at once, which is refused."""
-    heartbeat.stop()
-
-    class Refusing:
-        def change_message_visibility(self, **_: object) -> None:
-            raise RuntimeError("no beat")
-
-    heartbeat._sqs_client = Refusing()
-    heartbeat.initial_beat = True
-    heartbeat.start()
-    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)

@@ -84,7 +84,8 @@ def test_an_act_has_its_queue_and_folds_lines_that_are_longer_than_the_terminal(
             queue.push(AnyMessage())
         assert (folder / place).exists()
         screen = Screen(terminal := Terminal(), "a title")
-        with screen:
+        assert screen.live is not None
+        with screen.live:
             screen.report(" ".join(words))
             screen.draw(act)
     shown = terminal.getvalue()

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from holdfast.doctor.aws import explain_aws_errors
 from holdfast.doctor.checks import CheckFailed, CheckLevel, CheckResult, ok, run_checks
+from holdfast.doctor.stores import explain_aws_errors
 from holdfast.errors import ConfigError, StoreUnavailable
 
 

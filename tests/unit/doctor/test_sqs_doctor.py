@@ -13,7 +13,7 @@ from botocore.stub import Stubber
 
 from holdfast.doctor import sqs_queue
 from holdfast.doctor.checks import CheckLevel, CheckResult, run_checks
-from holdfast.doctor.sqs_queue import QueueConfiguration, SqsQueue, examine_sqs_queue
+from holdfast.doctor.sqs_queue import SQS_QUEUE, QueueConfiguration, SqsQueue, examine_sqs_queue
 from holdfast.queues.settings import SqsSettings
 from holdfast.testing import SimulatedSqs
 
@@ -91,7 +91,8 @@ def check_attributes(
     queue = SqsQueue(
         unused, QueueConfiguration("q", attributes), unused, SqsSettings(**settings)
     )
-    return list(run_checks(queue, *[row for row in sqs_queue.SQS_QUEUE if row[0] == check]))
+    name = f"check_{check.replace(' ', '_')}"
+    return list(run_checks(queue, *[each for each in SQS_QUEUE if each.__name__ == name]))
 
 
 def find_complaints(results: Iterable[CheckResult], check: str = "") -> list[CheckResult]:

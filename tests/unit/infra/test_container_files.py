@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.cli.commands import CommandTable
+from holdfast.cli.main import CommandTable
 from holdfast.text import parse_duration
 from holdfast.variables import find_known_variables
 from support.paths import ROOT

@@ -16,9 +16,9 @@ import pytest
 from holdfast.chat import events as cv
 from holdfast.chat.actor import ConversationLocks
 from holdfast.chat.dynamodb import tables as chat_tables
-from holdfast.chat.lambdas.runtime import check_time, max_batch_seconds
+from holdfast.chat.lambdas import check_time, max_batch_seconds
 from holdfast.chat.settings import ChatSettings
-from holdfast.cli.commands import CommandTable
+from holdfast.cli.main import CommandTable
 from holdfast.doctor.checks import CheckLevel
 from holdfast.events import QueueMeasured
 from holdfast.exports.checks import check_definition

@@ -11,8 +11,8 @@ from holdfast.events import Event, Events
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.lease.lease import RENEWED, Lease, Refused, Renewal, Unanswered
 from holdfast.queue.message import AnyMessage, get_lease
-from holdfast.telemetry.measurements import MAX_LABEL_VALUES
 from holdfast.telemetry.metrics import (
+    MAX_LABEL_VALUES,
     categorize_reason,
 )
 from holdfast.telemetry.prometheus import Metrics

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.lease.backoff import Backoff
-from holdfast.queue.manager import MessageInfo, MessageState
+from holdfast.queue.info import MessageInfo, MessageState
 from holdfast.testing import MemoryQueue
 
 

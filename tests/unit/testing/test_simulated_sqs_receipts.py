@@ -1,6 +1,5 @@
 """The SQS simulator: valid receipts, stale receipts and long polls."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -193,14 +192,6 @@ def test_a_long_poll_on_a_deleted_queue_is_refused(
         wait_for_waiting_threads(manual_clock)
         client.delete_queue(QueueUrl=url)
         assert waiting.result(10) == "AWS.SimpleQueueService.NonExistentQueue"
-
-
-class SlowClock(ManualClock):
-    """A clock that is slow to read, so that other threads can overtake the reader."""
-
-    def monotonic(self) -> float:
-        time.sleep(0.001)
-        return super().monotonic()
 
 
 def test_many_threads_neither_lose_nor_duplicate_messages(client: Client, url: str) -> None:

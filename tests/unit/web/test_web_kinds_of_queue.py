@@ -5,7 +5,8 @@ from pathlib import Path
 from threading import Event
 
 from holdfast import AnyMessage, SQSQueue, open_queue
-from holdfast.queue.manager import QueueManager, QueueStats
+from holdfast.queue.info import QueueStats
+from holdfast.queue.manager import QueueManager
 from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
 from support.waiting import wait_until
 from support.web.pages import open_console, read_page

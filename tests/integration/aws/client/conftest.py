@@ -4,10 +4,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from client_maker import ClientMaker
+from known_keys import FIRST
 
 from holdfast.aws import clients
-from support.aws.client_kinds import KINDS, ClientMaker
-from support.aws.credentials import FIRST
+from support.aws.client_kinds import KINDS
 from support.http_server import LoopbackServer
 
 

@@ -17,11 +17,11 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from aws_responses import QUEUE, TOKEN
 from botocore.exceptions import ParamValidationError
+from client_maker import ClientMaker
 
-from support.aws.calls import QUEUE, TOKEN
-from support.aws.client_kinds import ClientMaker
-from support.aws.responses import make_success
+from support.aws.sqs_over_http import make_success
 from support.http_server import LoopbackServer
 
 SEND = {"QueueUrl": QUEUE, "MessageBody": "x"}

@@ -4,12 +4,12 @@ import warnings
 from threading import Event, Thread
 
 import pytest
+from aws_responses import QUEUE
+from client_maker import ClientMaker
 
 from holdfast.aws.json_client.transport import CallLimits, ConnectionPool
 from holdfast.testing import ManualClock
-from support.aws.calls import QUEUE
-from support.aws.client_kinds import ClientMaker
-from support.aws.responses import make_success
+from support.aws.sqs_over_http import make_success
 from support.http_server import Ask, LoopbackServer, Wire
 from support.waiting import wait_until
 

@@ -7,17 +7,22 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 
 import pytest
+from aws_responses import QUEUE
 from botocore.utils import ContainerMetadataFetcher
+from client_maker import ClientMaker, call_queue, send_success
+from known_keys import (
+    FIRST,
+    SECOND,
+    CredentialServer,
+    Key,
+    check_signature,
+    parse_authorization,
+)
 
 from holdfast.errors import ConfigError, QueueUnavailable
 from holdfast.exports.dynamodb import DynamoDBJobs
 from holdfast.exports.errors import CallbackRefused
-from support.aws.calls import QUEUE
-from support.aws.client_kinds import ClientMaker
-from support.aws.credentials import FIRST, SECOND, CredentialServer, Key
-from support.aws.queue_calls import call_queue, send_success
-from support.aws.responses import Response, make_error, make_success
-from support.aws.signatures import check_signature, parse_authorization
+from support.aws.sqs_over_http import Response, make_error, make_success
 from support.http_server import Ask, LoopbackServer, Route, Wire
 
 URL = make_success({"QueueUrl": QUEUE})

@@ -11,21 +11,22 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from aws_responses import (
+    CONNECTIONS,
+    QUEUE,
+    REDIRECTS,
+    TOKEN,
+    drip,
+    drip_head,
+    make_arguments,
+    send_bytes,
+)
 from botocore.exceptions import ResponseStreamingError
+from client_maker import ClientMaker, call_queue, send_success
 
 from holdfast.errors import ConfigError, QueueUnavailable
 from holdfast.exports.errors import CallbackRefused, CallbackUnclear
-from support.aws.broken import (
-    CONNECTIONS,
-    REDIRECTS,
-    drip,
-    drip_head,
-    send_bytes,
-)
-from support.aws.calls import CALLS, QUEUE, TOKEN
-from support.aws.client_kinds import ClientMaker
-from support.aws.queue_calls import call_queue, send_success
-from support.aws.responses import make_error, make_query_error, make_success
+from support.aws.sqs_over_http import make_error, make_query_error, make_success
 from support.http_server import Ask, LoopbackServer, Wire
 from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
 
@@ -114,7 +115,7 @@ def test_a_binary_value_that_cannot_be_decoded_is_no_success(
     server.on("/", make_success({**content, "a": BAD_BINARY}))
     client = lean.make_fail_fast(service)
     with pytest.raises(ResponseStreamingError):
-        getattr(client, method)(**CALLS[service, method][0])
+        getattr(client, method)(**make_arguments(service, method))
 
 
 def test_no_member_of_an_error_replaces_its_code(

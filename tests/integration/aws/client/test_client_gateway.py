@@ -9,6 +9,8 @@ from threading import Event
 from typing import Any
 
 import pytest
+from aws_responses import CONTENTS, QUEUE, RECEIPT
+from client_maker import ClientMaker, call_queue, send_success
 
 from holdfast.aws.heartbeat import SQSHeartbeat, visibility_timeout_of
 from holdfast.errors import QueueUnavailable, StoreUnavailable
@@ -19,12 +21,7 @@ from holdfast.queue.message import AnyMessage
 from holdfast.queues.listing import list_queue_names
 from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock, SimulatedSqs
-from support.aws.broken import CONTENTS
-from support.aws.calls import QUEUE, RECEIPT
-from support.aws.client_kinds import ClientMaker
-from support.aws.queue_calls import call_queue, send_success
-from support.aws.responses import REQUEST_ID, make_success
-from support.aws.sqs_over_http import SqsOverHttp
+from support.aws.sqs_over_http import REQUEST_ID, SqsOverHttp, make_success
 from support.dynamodb.jobs import make_job
 from support.http_server import Ask, LoopbackServer, Route, Wire, status
 from support.waiting import TEST_TIMEOUT_SECONDS, wait_until

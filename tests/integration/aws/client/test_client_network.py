@@ -8,15 +8,13 @@ from time import monotonic
 from typing import Any, NoReturn
 
 import pytest
+from aws_responses import CONNECTIONS, QUEUE, close_after
 from botocore.exceptions import SSLError
+from client_maker import ClientMaker, call_queue, send_success
 
 from holdfast.errors import QueueUnavailable
 from holdfast.exports.errors import CallbackRefused, CallbackUnclear
-from support.aws.broken import CONNECTIONS, close_after
-from support.aws.calls import QUEUE
-from support.aws.client_kinds import ClientMaker
-from support.aws.queue_calls import call_queue, send_success
-from support.aws.responses import make_success
+from support.aws.sqs_over_http import make_success
 from support.certificates import make_certificate
 from support.http_server import LoopbackServer
 from support.waiting import wait_until
@@ -127,6 +125,13 @@ def test_a_name_that_does_not_resolve_is_an_outage(
     with pytest.raises(QueueUnavailable, match="EndpointConnectionError"):
         call_queue(clients[1])
     assert len(waits) == 3
+
+
+def test_a_name_that_no_server_can_have_is_an_outage(lean: ClientMaker) -> None:
+    """A part of it has 64 letters, for which boto3 makes no client."""
+    client = lean.make_fail_fast("stepfunctions", url=f"http://{'x' * 64}.invalid")
+    with pytest.raises(CallbackRefused, match="never reached"):
+        send_success(client)
 
 
 def test_a_port_on_which_no_server_listens_is_an_outage(maker: ClientMaker) -> None:

@@ -11,17 +11,25 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from aws_responses import (
+    BODY,
+    COMMON_ERRORS,
+    CONNECTIONS,
+    CONTENTS,
+    FOREIGN_ERRORS,
+    RECEIPT,
+    REDIRECTS,
+    TOKEN,
+    make_arguments,
+    make_errors,
+)
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.utils import ContainerMetadataFetcher
+from client_maker import ClientMaker, call_queue, send_success
+from known_keys import FIRST, SECOND, CredentialServer, parse_authorization
 
 from holdfast.errors import HoldfastError
-from support.aws.broken import CONNECTIONS, CONTENTS, REDIRECTS
-from support.aws.calls import BODY, CALLS, RECEIPT, TOKEN
-from support.aws.client_kinds import ClientMaker
-from support.aws.credentials import FIRST, SECOND, CredentialServer
-from support.aws.queue_calls import call_queue, send_success
-from support.aws.responses import COMMON_ERRORS, ERRORS, FOREIGN_ERRORS, make_success
-from support.aws.signatures import parse_authorization
+from support.aws.sqs_over_http import make_success
 from support.http_server import LoopbackServer, Route
 
 CALLED = [
@@ -104,7 +112,7 @@ def test_a_failed_call_tells_no_secret(
     for service, method in CALLED:
         clients += [lean.make_fail_fast(service), lean.make_retrying(service)]
         for client in clients[-2:]:
-            arguments = CALLS[service, method][-1]
+            arguments = make_arguments(service, method)
             output.run(lambda: getattr(client, method)(**arguments))  # noqa: B023
     output.run(lambda: call_queue(clients[0]))
     output.run(lambda: send_success(clients[-1]))
@@ -119,9 +127,9 @@ def test_a_refusal_of_the_service_tells_only_what_the_service_said(
     """The row of a failed condition is in the response, but not in the text."""
     for service, method in CALLED:
         client = lean.make_fail_fast(service)
-        for response in ERRORS[service]:
+        for response in make_errors(service, method):
             server.on("/", response)
-            output.run(lambda: getattr(client, method)(**CALLS[service, method][-1]))  # noqa: B023
+            output.run(lambda: getattr(client, method)(**make_arguments(service, method)))  # noqa: B023
     assert not find_secrets(output.read(), server)
 
 

@@ -15,8 +15,7 @@ from moto import mock_aws
 
 from holdfast.aws import clients
 from holdfast.aws.json_client.client import JsonClient
-from holdfast.aws.json_client.operations import SERVICES
-from holdfast.aws.json_client.settings import find_patch
+from holdfast.aws.json_client.settings import SERVICES, find_patch
 from holdfast.errors import ConfigError
 from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import SimulatedSqs

@@ -17,8 +17,12 @@ from botocore.session import Session
 
 from holdfast.aws import clients
 from holdfast.aws.json_client.client import JsonClient
-from holdfast.aws.json_client.operations import SERVICES
-from holdfast.aws.json_client.settings import ask_botocore, can_be_called, read_environment
+from holdfast.aws.json_client.settings import (
+    SERVICES,
+    ask_botocore,
+    can_be_called,
+    read_environment,
+)
 from holdfast.errors import ConfigError
 
 CALLS: Mapping[str, tuple[str, dict[str, Any]]] = {

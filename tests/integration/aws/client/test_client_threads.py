@@ -10,15 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from aws_responses import CONNECTIONS, CONTENTS
 from botocore.exceptions import BotoCoreError
+from client_maker import ClientMaker
+from known_keys import FIRST, CredentialServer
 
 from holdfast.aws.clients import CLIENT_VARIABLE
 from holdfast.exports.model import TaskToken
 from holdfast.exports.step_functions import StepFunctionsCallbacks
-from support.aws.broken import CONNECTIONS, CONTENTS
-from support.aws.client_kinds import ClientMaker
-from support.aws.credentials import FIRST, CredentialServer
-from support.aws.responses import make_error, make_success
+from support.aws.sqs_over_http import make_error, make_success
 from support.http_server import Ask, LoopbackServer, Wire
 from support.waiting import wait_until
 

@@ -1,13 +1,23 @@
-"""Holdfast on a network that loses, cuts and replaces requests and responses."""
+"""Holdfast on a network that loses, cuts and replaces requests and responses.
 
+Each request may be lost before it is executed, or its response may be lost, cut or replaced
+after it was executed. The service behind it keeps the truth, so that a test can compare it with
+what the clients believe.
+"""
+
+import http.client
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import pytest
+from aws_responses import close_after
 
 from holdfast.aws.json_client.client import JsonClient
 from holdfast.errors import QueueUnavailable
@@ -18,10 +28,9 @@ from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock
 from holdfast.worker.worker import Worker
-from support.aws.faulty_network import FAULTS, FaultyNetwork, forward_to
-from support.aws.sqs_over_http import SqsOverHttp
+from support.aws.sqs_over_http import Response, SqsOverHttp, make_query_error
 from support.dynamodb.jobs import get_job, make_result, start_job
-from support.http_server import LoopbackServer
+from support.http_server import Ask, LoopbackServer, Wire
 
 if TYPE_CHECKING:  # because pytest must load that module itself
     from support.ministack_server import Ministack
@@ -34,6 +43,73 @@ LEASE_SECONDS = 2.0
 FAULT_SHARE = 0.25
 IDS = [f"message-{number}" for number in range(120)]
 SLOW_IDS = set(IDS[::30])  # they need more than one lease
+
+
+Service = Callable[[Ask], Response]
+
+
+class FaultyNetwork:
+    """A route of a LoopbackServer that lets a service execute each request, or not."""
+
+    def __init__(self, execute: Service, random: Random) -> None:
+        self.fault_share = 0.0
+        self.faults: Counter[str] = Counter()
+        self._execute = execute
+        self._random = random
+        self._lock = Lock()
+
+    def __call__(self, ask: Ask, wire: Wire) -> None:
+        fault = self._choose_fault()
+        if fault in _BEFORE:
+            _BEFORE[fault](ask, wire)
+        else:
+            _AFTER[fault](self._execute(ask), ask, wire)
+
+    def _choose_fault(self) -> str:
+        with self._lock:
+            if self._random.random() >= self.fault_share:
+                return "none"
+            fault = FAULTS[self.faults.total() % len(FAULTS)]  # so that each kind happens
+            self.faults[fault] += 1
+            return fault
+
+
+def forward_to(url: str) -> Service:
+    """Return a service that sends each request on to a server."""
+    server = urlsplit(url)
+
+    def execute(ask: Ask) -> Response:
+        connection = http.client.HTTPConnection(server.hostname or "", server.port, timeout=60)
+        headers = {**ask.headers, "connection": "close"}
+        connection.request(ask.method, ask.path, ask.body, headers)
+        response = connection.getresponse()
+        return Response(f"{response.status} {response.reason}", response.read())
+
+    return execute
+
+
+def _truncate(response: Response, ask: Ask, wire: Wire) -> None:
+    wire.head("200 OK", f"Content-Length: {len(response.body) + 100}")
+    wire.send(response.body)
+    wire.close()
+
+
+_BEFORE: dict[str, Callable[[Ask, Wire], None]] = {
+    "lost request": lambda ask, wire: wire.reset(),
+    "closed": lambda ask, wire: wire.close(),
+    "a portal that says OK": Response("200 OK", b"<html>Please sign in"),
+    "throttled": make_query_error("com.amazonaws#RequestThrottled", "RequestThrottled"),
+}
+_AFTER: dict[str, Callable[[Response, Ask, Wire], None]] = {
+    "none": lambda response, ask, wire: response(ask, wire),
+    "lost response": lambda response, ask, wire: wire.reset(),
+    "closed without a response": lambda response, ask, wire: wire.close(),
+    "truncated": _truncate,
+    "closed while idle": lambda response, ask, wire: close_after(response)(ask, wire),
+    "HTML": lambda response, ask, wire: Response("502 Bad Gateway", b"<html>proxy")(ask, wire),
+    "HTML that says OK": lambda response, ask, wire: Response("200 OK", b"<html>hi")(ask, wire),
+}
+FAULTS = [*_BEFORE, *(name for name in _AFTER if name != "none")]
 
 
 @pytest.fixture
@@ -150,6 +226,6 @@ def test_every_result_is_counted_once_whatever_the_network_loses(
     # None gets it if every response to the one that decides it is lost. The row says so, and
     # the reconciler sends the callback.
     assert sum(outcome is not None for outcome in outcomes) <= 1
-    assert isinstance(jobs._client.client, JsonClient)
+    assert isinstance(jobs._database._client.client, JsonClient)
     assert set(network.faults) == set(FAULTS)
     jobs.close()

@@ -1,22 +1,24 @@
 """An account on ministack with a stack for each part, used by what runs there."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from support.cli.commands import Cli, eventually
-from support.stack.components import make_server_settings
-from support.stack.deployment import (
+from stack.components import make_server_settings
+from stack.deployment import (
     CODE_BUCKET,
     CODE_KEY,
     DeployedStack,
     get_client,
     upload_code,
 )
-from support.vendors.server import VendorServer
+from support.cli.commands import Cli
+from support.sqs.calls import count_messages, send
+from support.vendors import VendorServer
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from support.ministack_server import Ministack
@@ -55,11 +57,6 @@ CHAT_SETTINGS = {
 }
 
 
-def wait_for(condition: Callable[[], Any]) -> Any:
-    """Wait until a condition is met that costs calls of AWS, and return its value."""
-    return eventually(condition, every_seconds=0.3)
-
-
 @dataclass(frozen=True)
 class Cloud:
     """The account. `stacks` has the parts by name, and `desk`, a queue with a service."""
@@ -73,18 +70,16 @@ class Cloud:
 
     def count_messages(self, queue: str) -> int:
         """Count the messages of a queue in any state."""
-        sqs = get_client(self.server, "sqs")
-        names = [f"ApproximateNumberOfMessages{kind}" for kind in ("", "NotVisible", "Delayed")]
-        url = sqs.get_queue_url(QueueName=queue)["QueueUrl"]
-        attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
-        return sum(int(attributes[name]) for name in names)
+        return sum(count_messages(*self._find_queue(queue)))
 
     def send_garbage(self, queue: str) -> None:
         """Send what is not a message, and wait until it is a dead letter."""
+        send(*self._find_queue(queue), "not JSON")
+        wait_until(lambda: self.count_messages(queue) == 0)
+
+    def _find_queue(self, name: str) -> tuple[Any, str]:
         sqs = get_client(self.server, "sqs")
-        url = sqs.get_queue_url(QueueName=queue)["QueueUrl"]
-        sqs.send_message(QueueUrl=url, MessageBody="not JSON")
-        wait_for(lambda: self.count_messages(queue) == 0)
+        return sqs, sqs.get_queue_url(QueueName=name)["QueueUrl"]
 
     def read_chat_settings(self) -> dict[str, str]:
         """Return the environment of the functions of conversations, for a command here."""

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stack.deployment import DeployedStack, get_client
 from support.cli.commands import clean_env, start
-from support.stack.deployment import DeployedStack, get_client
 
 if TYPE_CHECKING:
     from support.ministack_server import Ministack

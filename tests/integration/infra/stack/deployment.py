@@ -9,7 +9,6 @@ written there, and it wants sqs:SendMessageBatch for a batch, which is allowed, 
 
 import io
 import json
-import time
 import zipfile
 from collections.abc import Mapping
 from copy import deepcopy
@@ -18,6 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
 from support.stack_template import load_template, read_template
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from support.ministack_server import Ministack
@@ -128,22 +128,18 @@ def _write_concurrency(tree: Any, parameters: Mapping[str, Any]) -> None:
 
 def _allow_batches(iam: Any, role: str) -> None:
     """Allow what ministack requires for a batch. AWS requires no more than for a call."""
-    statements = [
-        {
-            "Effect": "Allow",
-            "Action": [f"{action}Batch" for action in BATCHED if action in statement["Action"]],
-            "Resource": statement["Resource"],
-        }
+    documents = [
+        iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"]
         for name in iam.list_role_policies(RoleName=role)["PolicyNames"]
-        for statement in iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"][
-            "Statement"
-        ]
     ]
-    document = {
-        "Version": "2012-10-17",
-        "Statement": [statement for statement in statements if statement["Action"]],
-    }
-    if document["Statement"]:
+    allowed = [
+        {"Effect": "Allow", "Action": batched, "Resource": statement["Resource"]}
+        for document in documents
+        for statement in document["Statement"]
+        if (batched := [f"{each}Batch" for each in BATCHED if each in statement["Action"]])
+    ]
+    if allowed:
+        document = {"Version": "2012-10-17", "Statement": allowed}
         iam.put_role_policy(
             RoleName=role, PolicyName=ONLY_ON_MINISTACK, PolicyDocument=json.dumps(document)
         )
@@ -169,14 +165,13 @@ def upload_code(server: "Ministack", files: Mapping[str, str]) -> None:
     client.put_object(Bucket=CODE_BUCKET, Key=CODE_KEY, Body=zipped.getvalue())
 
 
-def _wait(client: Any, name: str, seconds: float = 60) -> str:
-    give_up_at = time.monotonic() + seconds
-    while True:
+def _wait(client: Any, name: str) -> str:
+    def get_final_status() -> str:
         (stack,) = client.describe_stacks(StackName=name)["Stacks"]
-        if "IN_PROGRESS" not in (status := stack["StackStatus"]):
-            return str(status)
-        assert time.monotonic() < give_up_at, f"{name} is still {status}"
-        time.sleep(0.05)
+        status = str(stack["StackStatus"])
+        return "" if "IN_PROGRESS" in status else status
+
+    return wait_until(get_final_status)
 
 
 def _explain(client: Any, name: str) -> str:

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from support.stack.deployment import ONLY_ON_MINISTACK, DeployedStack, get_client
+from stack.deployment import ONLY_ON_MINISTACK, DeployedStack, get_client
 
 _S3_ACTIONS = {
     "CreateMultipartUpload": "PutObject",

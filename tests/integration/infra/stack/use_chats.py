@@ -18,8 +18,9 @@ from holdfast.chat.model import (
     Status,
     digest_texts,
 )
-from support.stack.cloud import CHAT_SETTINGS, SHOP, TOKEN, WEBHOOK, Cloud, wait_for
-from support.stack.deployment import get_client
+from stack.cloud import CHAT_SETTINGS, SHOP, TOKEN, WEBHOOK, Cloud
+from stack.deployment import get_client
+from support.waiting import wait_until
 
 _HOUR, _DAY = 3_600, 86_400
 CHANNELS = ("whatsapp", "sms", "email")
@@ -65,7 +66,7 @@ def answer_every_channel(cloud: Cloud, app: ChatApp) -> None:
 def answer_again(cloud: Cloud, app: ChatApp) -> None:
     """A message is delivered twice; rows are without a history, or with that of the seed."""
     post(cloud, "SM1", "hello", "whatsapp")
-    wait_for(lambda: not app.store.staged(KEYS["whatsapp"].conversation_id))
+    wait_until(lambda: not app.store.staged(KEYS["whatsapp"].conversation_id))
     change_row(cloud, "sms", "REMOVE messages, message_count")
     post(cloud, "SM3", "again", "sms")
     old = {"role": {"S": "user"}, "body": {"S": "from another program"}}
@@ -94,7 +95,7 @@ def park(cloud: Cloud, app: ChatApp) -> None:
     for number in range(_LARGE_COUNT):
         stage_row(app, "sms", f"person-{number}", 0, _LARGE)
     post(cloud, "SM4", "hello?", "sms")
-    wait_for(lambda: not app.store.staged(KEYS["sms"].conversation_id))
+    wait_until(lambda: not app.store.staged(KEYS["sms"].conversation_id))
     assert {len(batch.staged) for batch in app.store.parked()} == {
         _LARGE_COUNT,
         _LARGE_COUNT + 1,
@@ -149,7 +150,7 @@ def wait_for_reply(app: ChatApp, *channels: str) -> None:
         )
 
     for channel in channels:
-        wait_for(lambda channel=channel: is_answered(channel))
+        wait_until(lambda channel=channel: is_answered(channel))
 
 
 def change_row(cloud: Cloud, channel: str, update: str, old: Sequence[Any] = ()) -> None:

@@ -4,13 +4,13 @@ import json
 from threading import Event
 from typing import Any
 
-from support.cli.export_folder import make_gated
+from stack.cloud import Cloud
+from stack.components import run_task
+from stack.deployment import get_client
+from stack.permissions import read_used
 from support.ecs_agent import EcsAgent
-from support.http_server import LoopbackServer, file
-from support.stack.cloud import Cloud, wait_for
-from support.stack.components import run_task
-from support.stack.deployment import get_client
-from support.stack.permissions import read_used
+from support.http_server import LoopbackServer, file, gated
+from support.waiting import wait_until
 
 _KINDS = ("done", "retry", "reject")
 
@@ -40,8 +40,8 @@ def _push(cloud: Cloud, queue: str) -> None:
 
 def _check_queue(cloud: Cloud, queue: str) -> None:
     """Check that two messages are done, and that the third is a dead letter with a reason."""
-    wait_for(lambda: cloud.count_messages(queue) == 0)
-    wait_for(lambda: cloud.count_messages(f"{queue}-dead") == 1)
+    wait_until(lambda: cloud.count_messages(queue) == 0)
+    wait_until(lambda: cloud.count_messages(f"{queue}-dead") == 1)
     dead = cloud.cli("dead", "list", f"sqs:{queue}", "--json")
     assert "not wanted" in dead.out, dead
 
@@ -51,7 +51,7 @@ def use_exports(cloud: Cloud) -> None:
     s3, names, gate = get_client(cloud.server, "s3"), ("a.bin", "b.bin"), Event()
     with LoopbackServer() as files, EcsAgent() as agent:
         files.on("/a.bin", file(b"a" * 50))
-        files.on("/b.bin", make_gated(b"b" * 50, gate))
+        files.on("/b.bin", gated(b"b" * 50, gate))
         lines = "".join(f"{files.url('/' + name)}\n" for name in names)
         s3.put_object(Bucket="shop-files", Key="lists/e-1.txt", Body=lines.encode())
         gone = files.url("/gone.bin").encode()
@@ -61,7 +61,7 @@ def use_exports(cloud: Cloud) -> None:
         env = {"ECS_AGENT_URI": agent.uri, "HOLDFAST_LEASE_SECONDS": "9"}
         with run_task(*service, *options, **env) as process:
             begun = _start_execution(cloud, jobId="job-1", exportId="e-1", userId="u-1")
-            wait_for(lambda: is_used(cloud, "sqs:ChangeMessageVisibility"))  # a renewal
+            wait_until(lambda: is_used(cloud, "sqs:ChangeMessageVisibility"))  # a renewal
             process.kill()
             process.wait()
         gate.set()
@@ -100,4 +100,4 @@ def _wait_for_execution(cloud: Cloud, arn: str) -> Any:
         execution = client.describe_execution(executionArn=arn)
         return None if execution["status"] == "RUNNING" else execution
 
-    return wait_for(get_if_ended)
+    return wait_until(get_if_ended)

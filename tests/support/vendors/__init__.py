@@ -1,1 +1,0 @@
-"""Fake OpenAI, Twilio and Secrets Manager services."""
