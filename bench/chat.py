@@ -17,12 +17,12 @@ from holdfast.chat.model import (
     Channel,
     Conversation,
     ConversationKey,
+    ConversationPolicy,
     HistoryMessage,
     LockAcquired,
     Turn,
 )
 from holdfast.chat.outbox import SentPart, WriterAnswer
-from holdfast.chat.policy import ConversationPolicy
 from holdfast.chat.ports import ConversationStore, Secret
 from holdfast.chat.processor import BatchProcessor
 from holdfast.chat.sqlite_conversations import SQLiteConversations
@@ -31,8 +31,8 @@ from holdfast.lease.keeper import LeaseKeeper
 from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import get_lease
 from holdfast.queues.opening import open_queue
-from holdfast.worker.context import Context
 from holdfast.worker.outcome import Done
+from holdfast.worker.runner import Context
 
 NAME = "chat"
 TITLE = "A turn of a conversation, without the writer and the sender"

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from bench.payload import BenchTask
-from holdfast.worker.context import Context
+from holdfast.worker.runner import Context
 
 
 def nothing(message: BenchTask, ctx: Context) -> None:

@@ -11,9 +11,9 @@ from bench.figures import MIB, cpu_seconds, memory_bytes
 from bench.orchestrator_server import ANSWER_SECONDS, serving
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result
-from holdfast.exports.heartbeats.orchestrator import HeartbeatOrchestrator
-from holdfast.exports.heartbeats.schedule import HeartbeatTiming
+from holdfast.exports.heartbeat_schedule import HeartbeatTiming
 from holdfast.exports.model import ExportJob, JobState, JobStatus, TaskToken
+from holdfast.exports.orchestrator import HeartbeatOrchestrator
 from holdfast.exports.ports import StepFunctions
 from holdfast.lease.clock import SYSTEM_CLOCK
 

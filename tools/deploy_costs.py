@@ -92,8 +92,8 @@ def count_worker_calls(handler_seconds: float, prefetch: int = BATCH) -> float:
     from holdfast.lease.keeper import LeaseKeeper
     from holdfast.queue.message import AnyMessage
     from holdfast.worker.fetcher import Fetcher
-    from holdfast.worker.in_flight import InFlight
     from holdfast.worker.outcome import DONE
+    from holdfast.worker.settle import InFlight
 
     queue, sqs = _open_simulated_queue()
     clock = queue.clock

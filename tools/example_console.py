@@ -98,7 +98,7 @@ class ExampleConsole:
             self._export(jobs, step)
             for watch in watches:
                 watch.counts.get(wait_seconds=10.0)
-        self._fill_chat(chat.store)
+        fill_example_chat(chat.store, self.clock.time())
         for worker in (self._folder / "queues" / "acme" / "thumbnails").rglob("workers/*"):
             os.utime(worker, (0, 0))  # it was seen long ago
         self.clock.advance(2.0)
@@ -228,69 +228,94 @@ class ExampleConsole:
         }
         return self._resources.enter_context(build_chat(env, clock=self.clock))
 
-    def _fill_chat(self, store: ConversationStore) -> None:
-        self._chat, now = store, self.clock.time()
-        ada, ben = self._start("4915712345678", now), self._start("447700900123", now)
-        cem, dora = self._start("14155550142", now), self._start("33612345678", now)
-        for key, question, answer in (
-            (ada, "Hi! I ordered the blue lamp.", "Hello Ada, thank you for your order."),
-            (ada, "When does it come?", "It left today and arrives on Thursday."),
-            (ben, "Is the shop open on Sunday?", "Yes, from 11 to 17."),
-            (cem, "Can I change the address?", "Yes, until it is sent. What is the new one?"),
-        ):
-            self._answer(key, question, answer, now - 600)
-        self._stage(ada, "And do you have it in red?", now - 20)
-        self._stage(ada, "The big one", now - 12)
-        window = Window(ada.conversation_id, "t-1", "s-1", now - 20, now + 40)
-        self._chat.open_window(window, now=now - 20, untriggered_before=now - 20)
-        grant = self._lock(ben, now - 5, now + 55)
-        self._chat.note(grant, PreparedReply(("s-2",), WriterAnswer("One moment.")), "")
-        self._park(dora, "the provider did not say whether it took the reply", now - 1500)
-        self._park(cem, "the writer was asked 3 times and gave no answer", now - 240, False)
 
-    def _start(self, number: str, now: float) -> ConversationKey:
-        key = ConversationKey(f"whatsapp:+{number}", number)
-        self._chat.create(Conversation(key, created_at=now - 9000, updated_at=now - 9000))
-        return key
+def fill_example_chat(store: ConversationStore, now: float) -> None:
+    """Store conversations that are answered, wait, are being answered, and are parked."""
+    numbers = ("4915712345678", "447700900123", "14155550142", "33612345678")
+    ada, ben, cem, dora = (ConversationKey(f"whatsapp:+{n}", n) for n in numbers)
+    start(store, now - 9000, ada, ben, cem, dora)
+    for key, question, reply in (
+        (ada, "Hi! I ordered the blue lamp.", "Hello Ada, thank you for your order."),
+        (ada, "When does it come?", "It left today and arrives on Thursday."),
+        (ben, "Is the shop open on Sunday?", "Yes, from 11 to 17."),
+        (cem, "Can I change the address?", "Yes, until it is sent. What is the new one?"),
+    ):
+        answer(store, key, f"s-{question}", question, reply, now - 600)
+    stage(store, ada, "s-1", "And do you have it in red?", now - 20)
+    stage(store, ada, "s-3", "The big one", now - 12)
+    open_window(store, ada, now - 20, now + 40)
+    grant = lock(store, ben, now - 5)
+    store.note(grant, PreparedReply(("s-2",), WriterAnswer("One moment.")), "")
+    question = "My parcel is broken. What now?"
+    reply = "I am sorry. A new one leaves today, and costs you nothing."
+    unclear = "the provider did not say whether it took the reply"
+    park(store, dora, question, unclear, now - 1500, reply)
+    park(store, cem, question, "the writer was asked 3 times and gave no answer", now - 240)
 
-    def _lock(self, key: ConversationKey, now: float, expires_at: float) -> LockGrant:
-        result = self._chat.acquire(
-            key, owner="w", trigger_id="t", now=now, expires_at=expires_at
-        )
-        assert isinstance(result, LockAcquired)
-        return result.grant
 
-    def _answer(self, key: ConversationKey, question: str, answer: str, now: float) -> None:
-        sid = f"s-{question}"
-        turn = Turn(
-            (sid,),
-            HistoryMessage("user", question, now - 8, sid),
-            HistoryMessage("assistant", answer, now, f"r-{sid}"),
-            thread_id="",
-            thread_mark="",
-            prompt_tokens=412,
-            completion_tokens=37,
-        )
-        grant = self._lock(key, now, now + 60)
-        self._chat.finish(grant, turn, now=now, remember_until=now + 9e6)
+def start(store: ConversationStore, now: float, *keys: ConversationKey) -> None:
+    """Store empty conversations."""
+    for key in keys:
+        store.create(Conversation(key, created_at=now, updated_at=now))
 
-    def _stage(self, key: ConversationKey, text: str, at: float) -> Fragment:
-        fragment = Fragment(key, f"s-{text}", text, at, at)
-        self._chat.stage(fragment, expires_at=at + 9e6)
-        return fragment
 
-    def _park(
-        self, key: ConversationKey, reason: str, at: float, is_written: bool = True
-    ) -> None:
-        fragment = Fragment(key, f"s-{reason}", "My parcel is broken. What now?", at, at)
-        answer = WriterAnswer("I am sorry. A new one leaves today, and costs you nothing.")
-        reply = SendingReply((fragment.message_sid,), answer, (), at) if is_written else None
-        parked_id = make_parked_id(key, [fragment.message_sid])
-        self._chat.park(
-            None,
-            ParkedBatch(parked_id, key, reason, at, (fragment,), reply),
-            remember_until=at + 9e6,
-        )
+def lock(store: ConversationStore, key: ConversationKey, now: float) -> LockGrant:
+    """Take the lock of a conversation for a minute."""
+    result = store.acquire(key, owner="w", trigger_id="t", now=now, expires_at=now + 60)
+    assert isinstance(result, LockAcquired)
+    return result.grant
+
+
+def open_window(
+    store: ConversationStore, key: ConversationKey, now: float, ends_at: float
+) -> None:
+    """Open the window of a conversation."""
+    window = Window(key.conversation_id, "t-1", "s-1", now, ends_at)
+    store.open_window(window, now=now, untriggered_before=now)
+
+
+def stage(
+    store: ConversationStore, key: ConversationKey, sid: str, text: str, now: float
+) -> None:
+    """Stage a message."""
+    store.stage(Fragment(key, sid, text, now, now), expires_at=now + 9e6)
+
+
+def answer(
+    store: ConversationStore,
+    key: ConversationKey,
+    sid: str,
+    question: str,
+    reply: str,
+    now: float,
+) -> None:
+    """Write a question and its answer to the history."""
+    turn = Turn(
+        (sid,),
+        HistoryMessage("user", question, now - 8, sid),
+        HistoryMessage("assistant", reply, now, f"r-{sid}"),
+        thread_id="",
+        thread_mark="",
+        prompt_tokens=412,
+        completion_tokens=37,
+    )
+    store.finish(lock(store, key, now), turn, now=now, remember_until=now + 9e6)
+
+
+def park(
+    store: ConversationStore,
+    key: ConversationKey,
+    question: str,
+    reason: str,
+    now: float,
+    reply: str = "",
+) -> None:
+    """Park a batch, whose reply may have been sent if it is given."""
+    fragment = Fragment(key, "sid-parked", question, now, now)
+    sending = SendingReply(("sid-parked",), WriterAnswer(reply), (), now) if reply else None
+    parked_id = make_parked_id(key, ["sid-parked"])
+    batch = ParkedBatch(parked_id, key, reason, now, (fragment,), sending)
+    store.park(None, batch, remember_until=now + 9e6)
 
 
 def _make_result(task: ExportTask, is_good: bool) -> TaskResult:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SAFETY_PAGES = sorted((ROOT / "docs").glob("safety*.md"))
-REQUIREMENTS = ROOT / "docs" / "requirements.md"
+REQUIREMENTS = ROOT / "docs" / "requirements.toml"
 SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml"}
 EXEMPT = {"tools/language.py", "constraints.txt"}
 

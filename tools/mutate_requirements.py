@@ -6,9 +6,10 @@
 `tools/requirement_mutants.toml` has the mutants: a file, a text that occurs in it exactly once,
 what replaces it, and the rows whose claim that breaks. The text is replaced in a copy of the
 tree, and the tests that carry the rows' markers run there. A row is killed if one of its own
-tests fails, and has survived if all of them pass. Results are kept in build/mutants.jsonl, and
-a second call runs only mutants without a result and those that survived; delete the file to
-begin again.
+tests fails, and has survived if all of them pass. If the tests do not end in time, the row is
+counted as `did not end`: the mutant made them hang, or the machine was too busy to tell.
+Results are kept in build/mutants.jsonl, and a second call runs only mutants without a result
+and those that were not killed; delete the file to begin again.
 """
 
 import json
@@ -37,6 +38,7 @@ TABLE = ROOT / "tools" / "requirement_mutants.toml"
 RESULTS = ROOT / "build" / "mutants.jsonl"
 COPIES = 2
 TIMEOUT_SECONDS = 100.0
+DID_NOT_END = "did not end"
 Test = tuple[str, str]  # the path of its file, and its name
 _passing: set[Test] = set()  # known to pass without a mutant
 # Python trusts a compiled file if the source has the time and the size that it was made from.
@@ -71,7 +73,7 @@ def main() -> int:
     chosen = [mutant for mutant in mutants if not wanted or wanted & set(mutant.rows)]
     outcomes = run_mutants(chosen)
     report(chosen, outcomes, {} if wanted else unmutated)
-    return int(any(outcome != "killed" for outcome in outcomes.values()))
+    return int(any(outcome not in ("killed", DID_NOT_END) for outcome in outcomes.values()))
 
 
 def load_table() -> tuple[list[Mutant], dict[str, str]]:
@@ -156,11 +158,11 @@ def judge(mutant: Mutant, tests: dict[str, list[Test]], copy: Path) -> dict[str,
         failed = run_tests(named, copy)
     finally:
         write_source(path, original)
-    if failed is None:
-        return dict.fromkeys(tests, "broken: the tests cannot be collected")
+    if isinstance(failed, str):
+        return dict.fromkeys(tests, failed)
     if unsure := failed - _passing:  # a test that fails in any case proves nothing
         failing = run_tests(unsure, copy)
-        _passing.update(set() if failing is None else unsure - failing)
+        _passing.update(set() if isinstance(failing, str) else unsure - failing)
     killers = failed & _passing
     return {
         row: "killed" if killers & set(named) else "survived" for row, named in tests.items()
@@ -174,8 +176,8 @@ def write_source(path: Path, text: str) -> None:
     os.utime(path, (moment, moment))
 
 
-def run_tests(tests: Iterable[Test], copy: Path) -> set[Test] | None:
-    """Return those that failed, all if they did not end, or None if they could not run."""
+def run_tests(tests: Iterable[Test], copy: Path) -> set[Test] | str:
+    """Return those that failed, or why that is unknown."""
     tests = set(tests)
     paths = sorted({path for file, _ in tests for path in choose_paths(file, copy)})
     names = " or ".join(sorted({name for _, name in tests}))
@@ -193,10 +195,10 @@ def run_tests(tests: Iterable[Test], copy: Path) -> set[Test] | None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return tests
+        return DID_NOT_END
     lines = re.findall(r"^(?:FAILED|ERROR) (\S+?)::(?:\w+::)*(\w+)", run.stdout, re.MULTILINE)
     if run.returncode not in (0, 1) or (run.returncode == 1 and not lines):
-        return None
+        return "broken: the tests cannot be collected"
     return {test for test in tests for path, name in lines if is_same(test, path, name, copy)}
 
 
@@ -244,9 +246,11 @@ def report(
         print(f"not mutated, {number} rows: {reason}")
     rows = {row for mutant in mutants for row in mutant.rows}
     left = {row for (_, row), outcome in outcomes.items() if outcome != "killed"}
+    hung = {row for (_, row), outcome in outcomes.items() if outcome == DID_NOT_END}
     print(
         f"requirements: {len(rows) + len(unmutated)}, mutated: {len(rows)} by {len(mutants)} "
-        f"mutants, killed: {len(rows - left)}, survived: {len(left)}"
+        f"mutants, killed: {len(rows - left)}, survived: {len(left - hung)}, "
+        f"did not end: {len(hung)}"
     )
 
 

@@ -19,7 +19,7 @@ from bench.scale.engine import Histogram, Meter, Simulation, Usage
 from bench.scale.faults import Health
 from bench.scale.latencies import LATENCIES
 from bench.scale.work import swing
-from holdfast.chat.policy import ConversationPolicy
+from holdfast.chat.model import ConversationPolicy
 
 CHANNEL_SHARES = {"whatsapp": 0.7, "sms": 0.2, "email": 0.1}
 ACCOUNT_CONCURRENCY = 1_000

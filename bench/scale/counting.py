@@ -17,11 +17,15 @@ from typing import Any
 from holdfast.chat.dynamodb import DynamoDBConversations
 from holdfast.chat.errors import TransientError
 from holdfast.chat.messages import Trigger, parse_inbound
-from holdfast.chat.model import Channel, ConversationKey, LockAcquired
-from holdfast.chat.policy import ConversationPolicy, ConversationProfile
+from holdfast.chat.model import (
+    Channel,
+    ConversationKey,
+    ConversationPolicy,
+    ConversationProfile,
+    LockAcquired,
+)
 from holdfast.chat.processor import BatchProcessor
-from holdfast.chat.staging import Stager
-from holdfast.chat.sweeper import Sweeper
+from holdfast.chat.staging import Stager, Sweeper
 from holdfast.events import Events
 from holdfast.exports.dispatcher import TaskDispatcher
 from holdfast.exports.dynamodb import DynamoDBJobs
@@ -35,11 +39,11 @@ from holdfast.queue.message import get_lease
 from holdfast.queues.sqs.queue import SQSQueue
 from holdfast.store.dynamodb.values import measure_size
 from holdfast.testing import ManualClock, SimulatedSqs
-from holdfast.worker.context import Context
 from holdfast.worker.outcome import Done
+from holdfast.worker.runner import Context
 from holdfast.worker.settle import settle
-from support.chat.fake_providers import FakeProviders
-from support.chat.in_memory_chat import AI_CONFIG, CHANNEL_CONFIG
+from support.chat.application import AI_CONFIG, CHANNEL_CONFIG
+from support.chat.providers import FakeProviders
 from support.dynamodb.service import start_service
 from support.exports.inline_pool import InlinePool
 

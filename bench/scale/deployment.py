@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from holdfast.chat.policy import ConversationPolicy
+from holdfast.chat.model import ConversationPolicy
 from holdfast.exports.settings import HeartbeatSettings
 from holdfast.queues.settings import SqsSettings
 from holdfast.queues.sqs.queue import MAX_POLL_SECONDS, SQSQueue

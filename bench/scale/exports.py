@@ -21,9 +21,9 @@ from bench.scale.faults import Health
 from bench.scale.heartbeats import Sender, TokenBucket
 from bench.scale.quotas import HEARTBEAT_BUCKET, HEARTBEAT_REFILL
 from bench.scale.scaling import Scaler
-from holdfast.exports.heartbeats.interval import RETRY_GRACE_SECONDS
-from holdfast.exports.heartbeats.schedule import ScheduledHeartbeat
+from holdfast.exports.heartbeat_schedule import ScheduledHeartbeat
 from holdfast.exports.model import ExportJob, JobError, JobStatus, TaskToken
+from holdfast.exports.settings import RETRY_GRACE_SECONDS
 from holdfast.exports.transitions import (
     attach_token,
     give_up_closed,

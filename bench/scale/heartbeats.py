@@ -3,7 +3,7 @@
 from math import inf
 from typing import TYPE_CHECKING
 
-from holdfast.exports.heartbeats.schedule import (
+from holdfast.exports.heartbeat_schedule import (
     HeartbeatSchedule,
     HeartbeatTiming,
     ScheduledHeartbeat,

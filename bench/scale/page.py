@@ -7,7 +7,7 @@ from typing import Any
 from bench.scale.chats import CHANNEL_SHARES
 from bench.scale.deployment import Deployment, read_templates
 from bench.scale.exports import FILES, SAMPLE
-from bench.scale.latencies import LATENCIES, compute_call_seconds
+from bench.scale.latencies import LATENCIES
 from bench.scale.measuring import read_measurements
 from bench.scale.prices import AS_OF, PRICES, REGION
 from bench.scale.quotas import QUOTAS
@@ -40,8 +40,6 @@ def render(results: Mapping[str, Any]) -> str:
         _write_failures(results["week"]),
         _write_quotas(results),
         _write_variants(results),
-        _write_validation(results["validation"], results["outage"]),
-        _write_parameters(),
     ]
     return "\n".join("\n".join(section) + "\n" for section in sections)
 
@@ -63,10 +61,9 @@ def _write_summary(results: Mapping[str, Any]) -> list[str]:
     return [
         "# Scale study",
         "",
-        f"`make scale` simulates the whole deployment of `infra/` for a week, with failures "
-        f"of every component, and writes this page. The time is virtual: the week takes "
-        f"{week['cpu_seconds'] / 60:.0f} minutes of one core, and the same seed gives the "
-        "same week.",
+        f"`make scale` simulates the whole deployment of `infra/` for a week of virtual time, "
+        f"with failures of every component, and writes this page in "
+        f"{week['cpu_seconds'] / 60:.0f} minutes.",
         "",
         f"- **Nothing is lost and nothing is counted twice** in {len(week['faults'])} "
         f"failures: {lost:,} of {_total(week, 'sent'):,} messages, jobs and turns are lost, "
@@ -134,7 +131,8 @@ def _write_model(results: Mapping[str, Any]) -> list[str]:
         "quota. Tasks, scaling, concurrency, timeouts and alarms are read from `infra/*.yaml`. "
         "The calls of a turn, a job, a file, a listing and a sweep are counted in the "
         "package's code on moto. AWS, the model's API and Twilio are models: a time for each "
-        "call, quotas, and failures.",
+        "call (`bench/scale/latencies.py`), quotas, and failures. `make chaos` compares the "
+        f"calls with those of a real worker, and fails beyond {MARGIN * 100:.0f} %.",
         "",
         f"The week has {results['week']['events']:,} events. Not simulated are claiming "
         "ahead, two turns of one customer at the same time, FIFO queues, several regions, "
@@ -183,10 +181,9 @@ def _write_week(results: Mapping[str, Any]) -> list[str]:
             numbers=True,
         ),
         "",
-        "The wait of a message and of a job is that for a worker; the wait of a turn is that "
-        "of the customer, from the last message to the reply. Messages wait because a task is "
-        "added only when 100 messages wait for each one for three minutes: a lower "
-        "`TargetValue`, or more `MinTasks`, buys shorter waits.",
+        "The wait of a turn is that from the customer's last message to the reply. Messages "
+        "wait because a task is added only when 100 messages wait for each one for three "
+        "minutes: a lower `TargetValue`, or more `MinTasks`, buys shorter waits.",
         "",
         *_write_costs(week),
     ]  # fmt: skip
@@ -239,7 +236,7 @@ def _write_failures(week: Mapping[str, Any]) -> list[str]:
         for fault in week["faults"]
     ]
     refused = week["chat"]["refused"]
-    functions, heartbeats = read_templates().functions, size_deployment()[0].heartbeats
+    functions = read_templates().functions
     return [
         "## Failures",
         "",
@@ -258,14 +255,9 @@ def _write_failures(week: Mapping[str, Any]) -> list[str]:
         "attempts. The messages stay staged, and the sweeper sends new triggers, one "
         "conversation after another, for up to "
         f"{functions.sweeping_timeout_seconds:g} s in each sweep.",
-        "- **When Step Functions throttles**, a fifth of the quota suffices for a heartbeat of "
-        f"each job in every 100 s, and each job needs one in {heartbeats.heartbeat_seconds:g} "
-        "s.",
-        "- **When export tasks are killed**, others send the heartbeats of their jobs, at most "
-        "two intervals after the last one.",
         "- **A deployment that fails every message** makes five attempts at each, and a "
         "backlog of good messages grows behind them. `holdfast dead redrive` moves dead "
-        "letters back at up to 500 a second; here an operator looks every 10 minutes.",
+        "letters back at up to 500 a second.",
         "- **The export service seldom shrinks**, because a task is protected while it holds a "
         f"job: {_compute_mean_tasks(week):.0f} tasks run on average where "
         f"{size_deployment()[0].exports.min_tasks} suffice. So keep `MaxTasks` little above "
@@ -274,9 +266,6 @@ def _write_failures(week: Mapping[str, Any]) -> list[str]:
         "logs them, and calls the fallback URL if there is one. "
         f"{week['export']['refused']:,} executions failed at their first step, and "
         f"{week['final']['export']['failed']:,} gave up after three timeouts.",
-        "",
-        "An alarm on the age of the oldest message counts from the first send, so it also "
-        "rings for a long job that is delivered again.",
     ]
 
 
@@ -351,7 +340,6 @@ def _write_variants(results: Mapping[str, Any]) -> list[str]:
         )
         for seconds, recovered in sorted(sweeper.items(), key=lambda item: float(item[0]))
     ]
-    limit = QUOTAS["states.heartbeat"].limit
     rows.append(
         (
             f"heartbeats every {senders['interval_seconds']:g} s, as in the templates",
@@ -378,10 +366,6 @@ def _write_variants(results: Mapping[str, Any]) -> list[str]:
         "## What if",
         "",
         *_table(("setting", "in this situation", "result"), rows),
-        "",
-        f"Step Functions accepts {limit:,.0f} heartbeats a second, whichever task sends them. "
-        "(A process sends about 650 a second at most, because each costs "
-        "[1.5 ms of CPU](benchmarks-jobs.md). The model does not limit that.)",
     ]
 
 
@@ -412,78 +396,11 @@ def _write_quotas(results: Mapping[str, Any]) -> list[str]:
         f"Not reached at 10 ×: {', '.join(far)}.",
         "",
         "Reads of the jobs' table grow with the square of the load, because each task lists "
-        "all active jobs. Everything else grows with the load. A single job is limited by the "
-        "partition of its rows, to about "
+        "all active jobs. A single job is limited by the partition of its rows, to about "
         f"{_PARTITION_WRITES / _flow('job_file')['dynamodb.write']:.0f} files a second, "
-        "counted one by one (up to 99 are counted together if they come faster), and a single "
+        "counted one by one, and a single "
         f"conversation to {_PARTITION_WRITES / _flow('turn')['dynamodb.write']:.0f} turns a "
         "second. The sources of the limits are in `bench/scale/quotas.py`.",
-    ]
-
-
-def _write_validation(
-    runs: Sequence[Mapping[str, Any]], outage: Mapping[str, Any]
-) -> list[str]:
-    rows = [
-        (
-            f"{run['messages']:,} messages, {run['per_second']:g} a second",
-            f"{_sum_calls(run, 'real'):,}",
-            f"{_sum_calls(run, 'model'):,}",
-            f"{100 * _find_largest_difference(run):.1f} %",
-        )
-        for run in runs
-    ]
-    attempts = [f"{outage[side]['attempts']}" for side in ("real", "model")]
-    return [
-        "## Does the model agree with the code?",
-        "",
-        "A real worker with 8 threads handled messages on the simulated SQS, in real time, and "
-        "the model got the same messages. `make chaos` fails if a kind of call differs by more "
-        f"than {MARGIN * 100:.0f} % and a few calls.",
-        "",
-        *_table(
-            ("", "calls, real worker", "calls, model", "largest difference of a kind"),
-            rows,
-            numbers=True,
-        ),
-        "",
-        f"While SQS refuses all calls beyond a lease, {outage['handlers']} messages take "
-        f"{attempts[0]} attempts in the worker and {attempts[1]} in the model.",
-    ]
-
-
-def _sum_calls(run: Mapping[str, Any], side: str) -> int:
-    return sum(count for name, count in run[side].items() if name != "attempts")
-
-
-def _find_largest_difference(run: Mapping[str, Any]) -> float:
-    """Return by which share of the real calls those of the model differ, for the worst kind."""
-    return max(
-        abs(run["model"][name] / count - 1) for name, count in run["real"].items() if count
-    )
-
-
-def _write_parameters() -> list[str]:
-    measured = read_measurements()
-    called = {
-        name: compute_call_seconds(name, measured) - LATENCIES[name].seconds
-        for name in ("sqs", "dynamodb", "states")
-    }
-    services = ", ".join(
-        f"{name} {_milliseconds(LATENCIES[name].seconds)} and {_milliseconds(cpu_seconds)}"
-        for name, cpu_seconds in called.items()
-    )
-    others = ", ".join(
-        f"{name} {_milliseconds(latency.seconds)}"
-        for name, latency in LATENCIES.items()
-        if name not in called
-    )
-    return [
-        "## Parameters",
-        "",
-        f"Time of a call, and CPU of the client: {services}. Other times: {others}. "
-        "Where each comes from is in `bench/scale/latencies.py`; `make scale-measure` counts "
-        "the calls of each flow and measures their CPU time.",
     ]
 
 
@@ -523,10 +440,6 @@ def _flow(name: str) -> Mapping[str, float]:
 
 def _total(week: Mapping[str, Any], field: str) -> int:
     return sum(week["final"][part][field] for part in _PARTS)
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds:g} s" if seconds >= 0.1 else f"{seconds * 1000:.1f} ms"
 
 
 def _duration(seconds: float) -> str:

@@ -21,8 +21,8 @@ from holdfast.lease.backoff import Backoff
 from holdfast.queue.message import AnyMessage
 from holdfast.queues.sqs.queue import SQSQueue
 from holdfast.testing import SimulatedSqs
-from holdfast.worker.context import Context
 from holdfast.worker.outcome import Done, Retry
+from holdfast.worker.runner import Context
 from holdfast.worker.worker import Worker
 
 LEASE_SECONDS = 6.0

@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -171,7 +171,7 @@ class Act(ABC):
     def run(self, screen: "Screen") -> Sequence[Total]:
         """Run the steps, end all processes, and return the totals."""
         self.screen, self.deadline = screen, time.monotonic() + ACT_TIMEOUT_SECONDS
-        with screen:
+        with screen.live or nullcontext():
             try:
                 self.run_steps()
             except ActStopped as reason:
@@ -250,15 +250,10 @@ class Screen:
         self.console = Console(
             file=stream, highlight=False, markup=False, soft_wrap=not stream.isatty()
         )
-        self.live = Live(console=self.console, auto_refresh=False) if stream.isatty() else None
         self.lines: deque[str] = deque(maxlen=MAX_LINES)
-
-    def __enter__(self) -> None:
-        self.live.start() if self.live else self.console.print(self.title)
-
-    def __exit__(self, *_: object) -> None:
-        if self.live:
-            self.live.stop()
+        self.live = Live(console=self.console, auto_refresh=False) if stream.isatty() else None
+        if not self.live:
+            self.console.print(title)
 
     def report(self, text: str) -> None:
         """Show an event with the time. Threads may call this."""

@@ -27,13 +27,6 @@ OPTIONS = (
     f"--isolation=process --concurrency=2 --lease={LEASE_SECONDS} --stall=2 --max-attempts=8 "
     "--drain=5 --log-format=json"
 )
-STYLES = {
-    "completed": "green",
-    "leased": "yellow",
-    "ready": "blue",
-    "delayed": "cyan",
-    "failed": "red",
-}
 EFFECTS = "effects.jsonl"  # in the folder of the demo, where its processes run
 STEP_SECONDS = 0.25
 FOREVER_SECONDS = 3600.0
@@ -149,7 +142,13 @@ class QueueAct(Act):
     def list_shares(self) -> Sequence[tuple[str, int, str]]:
         """Return the counts of the queue."""
         stats = self.queue.stats()
-        return [(state, getattr(stats, state) or 0, style) for state, style in STYLES.items()]
+        return [
+            ("completed", stats.completed or 0, "green"),
+            ("leased", stats.leased, "yellow"),
+            ("ready", stats.ready, "blue"),
+            ("delayed", stats.delayed, "cyan"),
+            ("failed", stats.failed, "red"),
+        ]
 
     def list_totals(self) -> Sequence[Total]:
         """Compare the pushed tasks with what the queue and the effects show of them."""

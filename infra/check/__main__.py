@@ -6,8 +6,8 @@ import typer
 from infra.check.examine import examine_stack
 
 from holdfast.cli.arguments import AsJson
+from holdfast.cli.console import silence_log
 from holdfast.cli.doctor import print_check_results
-from holdfast.cli.errors import silence_log
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

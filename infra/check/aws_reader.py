@@ -5,8 +5,8 @@ from functools import cache
 from typing import Any
 
 from holdfast.aws.errors import get_error_code
-from holdfast.doctor.aws import explain_aws_errors
 from holdfast.doctor.checks import CheckFailed
+from holdfast.doctor.stores import explain_aws_errors
 
 # Services whose permissions begin with another word than the name of their client.
 _PREFIXES = {"stepfunctions": "states"}

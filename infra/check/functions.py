@@ -16,8 +16,8 @@ from infra.check.deployment import (
 from infra.check.permissions import ComponentKind, Use
 
 from holdfast.chat.dynamodb.tables import tables_from_prefix
-from holdfast.doctor.aws import check_mapping
 from holdfast.doctor.checks import CheckResult
+from holdfast.doctor.sqs_queue import check_mapping
 from holdfast.urls import STORES, parse_url
 
 _CHAT = {

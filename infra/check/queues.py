@@ -7,7 +7,7 @@ from infra.check.arns import shorten_arn
 from infra.check.deployment import DeployedQueue, Deployment
 
 from holdfast.doctor.checks import CheckResult, fail, run_checks, warn
-from holdfast.doctor.sqs_queue import SQS_QUEUE, SqsQueue
+from holdfast.doctor.sqs_queue import SQS_QUEUE, SqsQueue, check_lambda, check_permissions
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.queues.sqs.address import parse_address
 from holdfast.queues.sqs.dead_letters import SQSDeadLetters
@@ -15,7 +15,7 @@ from holdfast.queues.sqs.queue_client import QueueClient
 
 _MAX_RETENTION_SECONDS = 14 * 86_400
 # The roles of the stack are checked instead of this user, and its functions are parts.
-_WORK_QUEUE = [check for check in SQS_QUEUE if check[0] not in ("permissions", "lambda")]
+_WORK_QUEUE = [check for check in SQS_QUEUE if check not in (check_permissions, check_lambda)]
 
 
 def read_queue(deployment: Deployment, url: str) -> None:
