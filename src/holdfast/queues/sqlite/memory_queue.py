@@ -17,7 +17,7 @@ from holdfast.store.sqlite.database import MemoryDatabase
 from holdfast.testing.clock import SkippingClock
 
 # After a claim, a worker passes the lease to its keeper within this time.
-_HAND_OVER_MS = 250
+_HAND_OVER_MS = 2000
 _NEW_CLAIM_CHECK_SECONDS = 0.001
 _NEXT_CLAIM = """
 SELECT min(at_ms) FROM messages WHERE queue_no = ? AND state IN (0, 1)
