@@ -253,7 +253,7 @@ class LooksUpOnce(ReplyDelivery):
 
     def _look_up(self, following: Any, since: float) -> SentPart | None:
         self._wait(following.locked, 1.0)
-        return following.find(since)
+        return self._find(following, since)
 
 
 class Delivers(BatchProcessor):
