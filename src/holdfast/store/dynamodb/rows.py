@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from holdfast.errors import InvalidInput, StoreUnavailable
 from holdfast.store.dynamodb.client import DynamoDBClient, WriteDone
-from holdfast.store.dynamodb.expressions import RETURN_OLD, CallBuilder, require_all
+from holdfast.store.dynamodb.expressions import RETURN_OLD, build_call, require_all
 from holdfast.store.dynamodb.values import Attributes, count_bytes, encode, measure_size
 from holdfast.store.rows import Row, Rows
 
@@ -39,7 +39,6 @@ _MAX_WRITES = 100
 _MAX_ROWS = 99  # a transaction takes 100, one of which is the row of the other table
 _MAX_BYTES = 3 * 1024 * 1024  # of 4 MB, because expressions need some of it
 
-_CALLS = CallBuilder({})
 _OPERATIONS = {"Put": "put_item", "Update": "update_item", "Delete": "delete_item"}
 
 
@@ -283,12 +282,8 @@ class _Transaction:
             item[table.version] = self._write_id
         expected = {} if known is None else table.select_guards(known)
         condition, values = table.expect(expected)
-        self._add(
-            table,
-            key,
-            "Put",
-            _CALLS.put(table.name, table.encode_row(item), condition, values),
-        )
+        arguments = {"Item": table.encode_row(item)}
+        self._add(table, key, "Put", condition, values, arguments)
 
     def replace(self, table: str, rows: Sequence[Row]) -> None:
         definition = self._tables[table]
@@ -317,7 +312,12 @@ class _Transaction:
             attributes[table.version] = self._write_id
         if known is not None:
             expected |= table.select_guards(known)
-        self._add(table, key, "Update", _build_update(table, key, attributes, expected, known))
+        condition, values = table.expect(expected)
+        if known is None:
+            condition = require_all(f"attribute_exists(#{table.key[0]})", condition)
+        update, new_values = _build_update(table, attributes, known or {})
+        arguments = {"Key": table.encode_key(key)}
+        self._add(table, key, "Update", condition, values | new_values, arguments, update)
         return True
 
     def delete(self, table: str, wheres: Sequence[Row]) -> None:
@@ -332,14 +332,22 @@ class _Transaction:
             if known:
                 expected |= definition.select_guards(known)
             condition, values = definition.expect(expected)
-            arguments = _CALLS.delete(
-                definition.name, definition.encode_key(key), condition, values
-            )
-            self._add(definition, key, "Delete", arguments)
+            arguments = {"Key": definition.encode_key(key)}
+            self._add(definition, key, "Delete", condition, values, arguments)
 
-    def _add(self, table: ItemTable, key: Key, kind: str, arguments: dict[str, Any]) -> None:
+    def _add(
+        self,
+        table: ItemTable,
+        key: Key,
+        kind: str,
+        condition: str,
+        values: Item,
+        arguments: Item,
+        update: str = "",
+    ) -> None:
         assert key not in self._writes, "a transaction changes a row at most once"
-        self._writes[key] = (table, kind, arguments)
+        call = build_call(table.name, values, arguments, Update=update, Condition=condition)
+        self._writes[key] = (table, kind, call)
 
     # -- the end
 
@@ -416,38 +424,19 @@ def _find_changes(before: Item, after: Item) -> Item:
     return {name: value for name, value in after.items() if before.get(name) != value}
 
 
-def _build_update(
-    table: ItemTable, key: Key, attributes: Item, expected: Item, known: Item | None
-) -> dict[str, Any]:
-    """Return the arguments that change a row if it exists and is as expected."""
-    added = {
-        name: attributes[name] - known.get(name, 0)
-        for name in table.counters
-        if known and attributes.get(name) is not None
-    }
-    sets = [
-        name for name, value in attributes.items() if value is not None and name not in added
-    ]
-    removed = [name for name, value in attributes.items() if value is None]
+def _build_update(table: ItemTable, attributes: Item, known: Item) -> tuple[str, Item]:
+    """Return the expression that changes a row, and its values."""
+    counters = table.counters if known else ()
+    added = [name for name in counters if attributes.get(name) is not None]
+    sets = [name for name in attributes if attributes[name] is not None and name not in added]
     clauses = [
         ("SET ", [f"#{name} = :new_{name}" for name in sets]),
-        ("ADD ", [f"#{name} :add_{name}" for name in added]),
-        ("REMOVE ", [f"#{name}" for name in removed]),
+        ("ADD ", [f"#{name} :new_{name}" for name in added]),
+        ("REMOVE ", [f"#{name}" for name, value in attributes.items() if value is None]),
     ]
     update = " ".join(verb + ", ".join(terms) for verb, terms in clauses if terms)
-    condition, values = table.expect(expected)
-    exists = f"attribute_exists(#{table.key[0]})"
-    return _CALLS.update(
-        table.name,
-        table.encode_key(key),
-        update,
-        require_all(*filter(None, (exists, condition))),
-        {
-            **values,
-            **{f":new_{name}": attributes[name] for name in sets},
-            **{f":add_{name}": number for name, number in added.items()},
-        },
-    )
+    new = attributes | {name: attributes[name] - known.get(name, 0) for name in added}
+    return update, {f":new_{name}": value for name, value in new.items()}
 
 
 def _find_bounds(table: ItemTable, where: Row) -> list[tuple[str, str, Any]]:
@@ -470,4 +459,6 @@ def _query(
     condition, values = table.expect(filters)
     values |= {f":old_{name}": value for name, value in keys.items()}
     values |= {f":bound_{name}": value for name, _, value in bounds}
-    return _CALLS.query(table.name, require_all(*terms), values, condition)
+    return build_call(
+        table.name, values, {}, KeyCondition=require_all(*terms), Filter=condition
+    )
