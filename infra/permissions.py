@@ -1,6 +1,6 @@
 """The permissions that each component needs, on what it uses. This is the only list.
 
-`make check-stack` compares deployed roles with it, and a test compares the templates of infra/.
+A test compares the templates of infra/ with it. Start from it if you write your own.
 """
 
 from collections.abc import Mapping
@@ -142,6 +142,3 @@ PERMISSIONS: Mapping[ComponentKind, Mapping[Use, tuple[str, ...]]] = {
         Use.LOG: _LOG,
     },
 }
-
-# Their roles also have what the user's handler needs, which only the user knows.
-RUNS_USER_CODE = frozenset({ComponentKind.WORK_FUNCTION, ComponentKind.WORK_SERVICE})
