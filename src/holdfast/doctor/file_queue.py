@@ -24,7 +24,7 @@ from holdfast.doctor.filesystem import (
     FileQueue,
     judge_workers,
 )
-from holdfast.lease.clock import Clock
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.queues.files import layout
 from holdfast.queues.files.directory import FsOps, QueueDirectory
 from holdfast.queues.files.housekeeping import SWEEP_SECONDS
@@ -65,7 +65,7 @@ def _probe(queue: FileQueue) -> Iterator[CheckResult]:
 
 
 def _check_contents(queue: FileQueue) -> Iterator[CheckResult]:
-    with closing(QueueContents(queue.folder, queue.clock, queue.fs)) as contents:
+    with closing(QueueContents(queue.folder, queue.fs)) as contents:
         yield from run_checks(contents, *CONTENTS)
 
 
@@ -176,7 +176,7 @@ def _list_folders(folder: Path) -> list[Path]:
 class QueueContents:
     """The contents of a queue's folders, which the checks only read."""
 
-    def __init__(self, folder: Path, clock: Clock, fs: FsOps) -> None:
+    def __init__(self, folder: Path, fs: FsOps, clock: Clock = SYSTEM_CLOCK) -> None:
         self.folder = folder
         self.directory = QueueDirectory(folder, fs)
         self.server_clock = ServerClock(self.directory, clock)

@@ -17,10 +17,9 @@ from pathlib import Path
 from threading import Barrier
 
 from holdfast.doctor.checks import CheckFailed, CheckResult, fail, grade, ok, warn
-from holdfast.lease.clock import SYSTEM_CLOCK, Clock, to_utc
+from holdfast.lease.clock import to_utc
 from holdfast.queue.info import QueueStats
-from holdfast.queues.files.directory import FsOps, QueueDirectory
-from holdfast.queues.files.workers import SAME_CLOCK_SECONDS, read_server_time
+from holdfast.queues.files.directory import FsOps
 from holdfast.store.mounts import MOUNTS, find_mount
 from holdfast.text import format_count
 
@@ -44,7 +43,6 @@ _FREE_SPACE = "free some: `holdfast purge --older-than 7d` removes completed mes
 RACERS = 4
 HEATS = 250
 _PAYLOAD = b"holdfast " * 455  # about 4 KiB, so that an incomplete file shows
-_MAX_OFFSET_SECONDS = 5.0
 _QUIET_SECONDS = 60.0  # workers mark themselves as seen every ten seconds
 PUSH_FIRST = (
     "check the name (`holdfast doctor --help` lists what else can be checked), or make it by "
@@ -57,7 +55,6 @@ class FileQueue:
     """The queue in `folder`, or the place of one that does not exist yet."""
 
     folder: Path
-    clock: Clock = SYSTEM_CLOCK
     fs: FsOps = field(default_factory=FsOps)
     mounts: Path = MOUNTS
 
@@ -235,37 +232,6 @@ def check_lock(probe: FileQueue) -> Iterator[CheckResult]:
             yield warn("flock allows two locks at once", no_dedupe)
 
 
-# -- clocks
-
-
-def check_clock(probe: FileQueue) -> Iterator[CheckResult]:
-    """Compare the file server's clock with this host's.
-
-    Leases need neither clock. Due times follow the file server's.
-    """
-    (probe.folder / "workers").mkdir()
-    directory = QueueDirectory(probe.folder, probe.fs)
-    try:
-        before = probe.clock.time()
-        server_now = read_server_time(directory)
-        local_now = (before + probe.clock.time()) / 2
-    finally:
-        directory.close()
-    ahead = server_now - local_now
-    if abs(ahead) < SAME_CLOCK_SECONDS:
-        yield ok("the file server's clock is this host's clock")
-        return
-    is_far = abs(ahead) >= _MAX_OFFSET_SECONDS
-    direction = "ahead of" if ahead > 0 else "behind"
-    yield grade(
-        f"the file server's clock is {abs(ahead):,.1f} s {direction} this host's; due times "
-        "follow its clock, and leases need neither"
-        f"{', but displayed times may be wrong' if is_far else ''}",
-        "let NTP set both clocks",
-        warns=is_far,
-    )
-
-
 # -- workers
 
 
@@ -288,4 +254,4 @@ def judge_workers(stats: QueueStats, seen: float | None, now: float) -> CheckRes
 
 
 FILESYSTEM = (check_filesystem, check_synced_folder, check_space)
-PROBES = (check_rename, check_link, check_lock, check_clock)
+PROBES = (check_rename, check_link, check_lock)

@@ -14,14 +14,12 @@ from holdfast.doctor.filesystem import (
     FILESYSTEM,
     HEATS,
     FileQueue,
-    check_clock,
     grade_inodes,
     grade_space,
 )
 from holdfast.queue.message import AnyMessage
 from holdfast.queues.files import FilesystemQueue, FsOps
 from holdfast.store.mounts import find_mount
-from holdfast.testing import ManualClock
 from support.files.crash import run_in_child
 
 
@@ -230,28 +228,6 @@ def test_little_space_is_pointed_out_before_there_is_none(
     judge: Callable[[int], CheckResult], free: int, level: CheckLevel
 ) -> None:
     assert judge(free).level is level
-
-
-# -- clock
-
-
-@pytest.mark.parametrize(
-    ("ahead", "level", "word"),
-    [
-        (0.01, CheckLevel.OK, "is this host's clock"),
-        (2.0, CheckLevel.OK, "2.0 s ahead"),
-        (-2.0, CheckLevel.OK, "2.0 s behind"),
-        (90.0, CheckLevel.WARN, "90.0 s ahead"),
-    ],
-)
-def test_the_file_servers_clock_is_compared(
-    tmp_path: Path, ahead: float, level: CheckLevel, word: str
-) -> None:
-    clock = ManualClock()
-    server = FsOps(server_time=lambda: clock.time() + ahead)
-    [result] = check_clock(FileQueue(tmp_path, clock, server))
-    assert result.level is level
-    assert word in result.found
 
 
 # -- access

@@ -24,7 +24,7 @@ def look_inside(
     folder: Path, clock: Clock = SYSTEM_CLOCK, fs: FsOps | None = None
 ) -> dict[str, list[CheckResult]]:
     """Return the results by check."""
-    contents = QueueContents(folder, clock, fs or FsOps())
+    contents = QueueContents(folder, fs or FsOps(), clock)
     results: dict[str, list[CheckResult]] = {}
     for result in run_checks(contents, *CONTENTS):
         results.setdefault(result.check, []).append(result)
