@@ -113,7 +113,7 @@ class JsonClient:
         self._get_credentials = get_credentials
         self._max_tries = limits.tries
         self._clock = clock
-        self._signer = Signer(self._service.host_prefix, settings.signing_region)
+        self._signer = Signer(self._service.host_prefix, settings.region)
         self._pool = ConnectionPool(settings.endpoint, limits, clock, settings.ca_bundle)
         self._headers = {
             "content-type": "application/x-amz-json-1.0",
@@ -125,9 +125,7 @@ class JsonClient:
             "user-agent": _make_user_agent(),
         }
         self._make_boto3_client = make_boto3_client
-        self.meta = ClientMeta(
-            self, region_name=settings.region, endpoint_url=settings.endpoint
-        )
+        self.meta = SimpleNamespace(region_name=settings.region, endpoint_url=settings.endpoint)
         self._reset()
         self._credentials = get_credentials()
         after_fork.run_after_fork(self, JsonClient._reset)
@@ -227,19 +225,6 @@ class JsonClient:
             raise NoResponse(
                 ResponseStreamingError(error=error), may_have_arrived=True
             ) from error
-
-
-class ClientMeta(SimpleNamespace):
-    """The `meta` of a boto3 client. What is not known here is asked of boto3's client."""
-
-    def __init__(self, client: JsonClient, *, region_name: str, endpoint_url: str) -> None:
-        super().__init__(region_name=region_name, endpoint_url=endpoint_url)
-        self._client = client
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._client.get_boto3_client().meta, name)
 
 
 def _may_repeat(is_repeatable: bool, code: str, status: int) -> bool:
