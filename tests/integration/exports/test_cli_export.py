@@ -475,7 +475,6 @@ def test_doctor_checks_settings_store_target_and_the_example_machine(
             "space",
             "heartbeat",
             "timeout",
-            "retry",
         ],
         "ok",
     )
