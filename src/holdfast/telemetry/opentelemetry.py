@@ -8,19 +8,17 @@ The spans and their attributes follow the semantic conventions for messaging:
     receive <queue>      client     poll, with links to the messages that it brought
     process <queue>      consumer   one attempt, child of receive; it is current in the handler
 
-A product has spans of its own, which it makes of its events.
+What a handler calls is shown inside `process` by the instrumentation of its clients.
 
 Only the API is used. The application's tracer provider and meter provider decide where spans
 and values go; without them, they go nowhere.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeVar
 
-from holdfast.events import Event, Subscriber
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
-from holdfast.products import find_products, load_part
 from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import (
     NoteOutcome,
@@ -233,11 +231,10 @@ class QueueTracing:
 
 
 class OpenTelemetryTracing:
-    """Shows messages, and what products do with them, as spans.
+    """Shows messages as spans.
 
-    `trace_queue` traces the messages of a queue. As a subscriber of events it adds the spans
-    of jobs and conversations. By default an attempt has a link to the span that created its
-    message; with `parent=True` it is a child of it. `provider` defaults to the global one.
+    By default an attempt has a link to the span that created its message; with `parent=True`
+    it is a child of it. `provider` defaults to the global one.
     """
 
     def __init__(
@@ -255,55 +252,6 @@ class OpenTelemetryTracing:
         """Trace the calls of this queue, and the attempts of its workers. Once is enough."""
         if queue.tracing is None:
             QueueTracing(queue, self._tracer, self._parent, self._clock).install(queue)
-
-    @cached_property
-    def _products(self) -> list[Subscriber]:
-        steps = StepSpans(self._tracer, self._clock)
-        return [load_part(product.spans)(steps) for product in find_products()]
-
-    def __call__(self, event: Event) -> None:
-        for show_spans in self._products:
-            show_spans(event)
-
-
-class StepSpans:
-    """Shows what products do inside traced attempts."""
-
-    def __init__(self, tracer: trace.Tracer, clock: Clock) -> None:
-        self._tracer = tracer
-        self._clock = clock
-
-    def get_current(self) -> trace.SpanContext | None:
-        """Return the context of the span that is current, or None if there is none."""
-        context = trace.get_current_span().get_span_context()
-        return context if context.is_valid else None
-
-    def show(
-        self,
-        name: str,
-        event: Event,
-        parent: trace.SpanContext | None,
-        attributes: Mapping[str, str] | None = None,
-        *,
-        is_call: bool = True,
-    ) -> None:
-        """Show a step as a child of a span if it was a call, or else with a link to it.
-
-        Without that span it is not shown. The event's `seconds` are its duration, and a `code`
-        is its error.
-        """
-        if parent is None:
-            return
-        options: dict[str, Any] = {"links": [trace.Link(parent)]}
-        if is_call:
-            context = trace.set_span_in_context(trace.NonRecordingSpan(parent))
-            options = {"context": context, "kind": trace.SpanKind.CLIENT}
-        started_ns = _read_ns(self._clock) - int(getattr(event, "seconds", 0.0) * 1e9)
-        options |= {"attributes": attributes, "start_time": started_ns}
-        span = self._tracer.start_span(name, **options)
-        if error := getattr(event, "code", ""):
-            _mark_error(span, error)
-        span.end()
 
 
 def _read_ns(clock: Clock) -> int:

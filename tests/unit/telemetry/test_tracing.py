@@ -11,8 +11,6 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, Sampler, SamplingResult
 
 from holdfast import Retry, Worker, open_queue
-from holdfast.chat import events as cv
-from holdfast.exports import events as jv
 from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import AnyMessage, attach_headers, get_headers
 from holdfast.queues.sqs import SQSQueue
@@ -372,40 +370,6 @@ def test_a_full_message_goes_without_its_context(traces: Traces) -> None:
     queue.push(AnyMessage(id="a", text="x" * (1020 - size)))
     [message] = queue.poll()
     assert get_headers(message) is None
-
-
-# -- jobs and conversations
-
-
-def test_a_job_is_one_trace_from_its_message_to_its_callback(traces: Traces) -> None:
-    tracing = traces.make()
-    with traces.tracer.start_as_current_span("process orders") as job:
-        tracing(jv.JobStarted("j", True))
-    tracing(jv.TaskCompleted("j", "t1", 10))
-    tracing(jv.TaskFailed("j", "t2", "NOT_FOUND"))
-    tracing(jv.CallbackSent("j", "COMPLETED"))
-    tracing(jv.JobFinished("j", "COMPLETED", 1, 1, None))
-    tracing(jv.TaskCompleted("j", "late", 10))
-    _, done, failed, callback = traces.take()
-    ids = (job.get_span_context().trace_id, job.get_span_context().span_id)
-    assert get_link_ids(done) == get_link_ids(failed) == [ids]
-    assert failed.status.status_code is trace.StatusCode.ERROR
-    assert (get_id(callback)[0], get_parent_id(callback)) == ids
-
-
-def test_a_reply_is_part_of_the_attempt_at_its_trigger(traces: Traces) -> None:
-    tracing = traces.make()
-    tracing(cv.ReplySent("c", 1, 1))  # outside of any attempt
-    with traces.tracer.start_as_current_span("process chat") as attempt:
-        tracing(cv.ReplyWritten("c", 10, 20, 1.5))
-        tracing(cv.ReplySent("c", 1, 1))
-    written, sent, _ = traces.take()
-    assert (written.name, sent.name) == ("write reply", "send reply")
-    assert written.end_time is not None
-    assert written.start_time is not None
-    assert written.end_time - written.start_time >= 1.5e9
-    for span in (written, sent):
-        assert get_parent_id(span) == attempt.get_span_context().span_id
 
 
 # -- settings
