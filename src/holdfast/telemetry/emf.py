@@ -18,7 +18,7 @@ from typing import Any
 from holdfast.errors import ConfigError
 from holdfast.events import Event, WorkerStopped
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
-from holdfast.telemetry.metrics import HELD, REDELIVERY, Gauge, Labels, Measurements, Metric
+from holdfast.telemetry.metrics import Gauge, Labels, Measurements, Metric
 
 MAX_VALUES = 100  # of one metric in one line, and as many metrics, but there are fewer
 _UNITS = {"s": "Seconds", "ms": "Milliseconds"}
@@ -54,7 +54,8 @@ class EmfWriter(Measurements):
                 "a CloudWatch namespace has up to 255 letters, digits and . - _ / # : and does "
                 f"not begin with AWS/; got {namespace!r}"
             )
-        super().__init__(clock)
+        super().__init__()
+        self._clock = clock
         self._namespace = namespace
         self._interval_seconds = interval_seconds
         self._write = write
@@ -87,8 +88,6 @@ class EmfWriter(Measurements):
         ]
         if not taken:
             return
-        for gauge in (HELD, REDELIVERY):
-            taken += [(gauge, *reading) for reading in self.read_numbers(gauge)]
         collected: dict[tuple[Labels, Labels], Values] = {}
         for metric, labels, value in taken:
             collected.setdefault((metric.labels, labels), {})[metric] = value

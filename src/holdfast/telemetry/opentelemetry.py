@@ -285,10 +285,8 @@ class OpenTelemetryMetrics(Measurements):
     of histograms.
     """
 
-    def __init__(
-        self, provider: metrics.MeterProvider | None = None, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
-        super().__init__(clock)
+    def __init__(self, provider: metrics.MeterProvider | None = None) -> None:
+        super().__init__()
         meter = (provider or metrics.get_meter_provider()).get_meter("holdfast")
         self._recorders: dict[Metric, metrics.Histogram] = {}
         for metric in self._values:
