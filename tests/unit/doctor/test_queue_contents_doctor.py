@@ -43,16 +43,6 @@ def test_foreign_files_are_named_with_what_to_do(queue: FilesystemQueue[AnyMessa
     assert "move them out" in result.remedy
 
 
-def test_leftovers_of_killed_pushes_are_counted_once_they_are_old(
-    queue: FilesystemQueue[AnyMessage],
-) -> None:
-    for name in ("old", "new"):
-        (queue.folder / "tmp" / name).write_text("{")
-    os.utime(queue.folder / "tmp" / "old", (0, 0))
-    [result] = look_inside(queue.folder)["leftovers"]
-    assert "1 file in tmp/" in result.found
-
-
 class Manual:
     """A queue with a manual clock, which its file server uses too."""
 
