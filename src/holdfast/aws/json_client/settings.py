@@ -247,69 +247,25 @@ def _has_proxy(endpoint: str) -> bool:
 
 # -- mocks and tracing
 
-# The classes whose functions tools replace: X-Ray, OpenTelemetry, Datadog, New Relic, Sentry,
-# Elastic APM, and mocks that people write by hand.
-_REPLACED = {
-    "botocore.client": ("BaseClient", "ClientCreator"),
-    "botocore.endpoint": ("Endpoint",),
-    "botocore.httpsession": ("URLLib3Session",),
-    "botocore.session": ("Session",),
-    "boto3.session": ("Session",),
-    "boto3": ("Session",),
-}
-
-# These replace functions of botocore when it is imported, which the lean client delays.
-_AGENTS = ("ddtrace", "newrelic")
-
 
 def is_botocore_patched() -> bool:
     """Return whether calls of botocore are mocked or instrumented now.
 
-    It is asked before each call, so it looks only at what tools replace while a client exists.
+    It is asked when a client is made and before each call, because tools come and go while a
+    client exists. They replace the one function that every call goes through; moto has a
+    switch of its own.
     """
-    module = sys.modules.get("botocore.client")
-    if module is not None and _is_foreign(vars(module.BaseClient)["_make_api_call"]):
+    # These agents act when botocore is imported, which the lean client delays.
+    if "ddtrace" in sys.modules or "newrelic" in sys.modules:
         return True
+    if (module := sys.modules.get("botocore.client")) is not None:
+        call = vars(module.BaseClient).get("_make_api_call")
+        # botocore decorates it, so any module of its own will do.
+        if type(call) is not FunctionType or not _is_botocores(call):
+            return True
     stubber = getattr(sys.modules.get("moto.core.models"), "botocore_stubber", None)
     return bool(getattr(stubber, "enabled", False))
 
 
-def find_patch() -> str | None:
-    """Return what mocks or instruments botocore, or None. Asked before a client is made."""
-    if is_botocore_patched():
-        return "botocore.client.BaseClient._make_api_call"
-    for name, classes in _REPLACED.items():
-        for owner in classes if (module := sys.modules.get(name)) else ():
-            kind = getattr(module, owner)
-            if not isinstance(kind, type):
-                return f"{name}.{owner}"
-            for function, value in vars(kind).items():
-                if callable(value) and _is_foreign(value):
-                    return f"{name}.{owner}.{function}"
-    if handler := _find_foreign_handler():
-        return handler
-    return next((agent for agent in _AGENTS if agent in sys.modules), None)
-
-
-def _is_foreign(function: Any) -> bool:
-    """Return whether a function is no longer the one that its package defines."""
-    # botocore decorates some of its functions, so any module of its own will do.
-    return type(function) is not FunctionType or not _is_sdk(function.__globals__["__name__"])
-
-
-def _is_sdk(module: str) -> bool:
-    return module.partition(".")[0] in ("boto3", "botocore")
-
-
-def _find_foreign_handler() -> str | None:
-    """Return a handler that a tool has added to those of every new client, or None.
-
-    moto adds one when it is imported. It does nothing until `mock_aws` starts, which
-    `is_botocore_patched` notices.
-    """
-    handlers: Any = sys.modules.get("botocore.handlers")
-    for entry in getattr(handlers, "BUILTIN_HANDLERS", ()):
-        owner = getattr(entry[1], "__module__", None) or ""
-        if not _is_sdk(owner) and not owner.startswith("moto."):
-            return f"{owner}, in botocore's handlers"
-    return None
+def _is_botocores(function: FunctionType) -> bool:
+    return str(function.__globals__["__name__"]).startswith("botocore.")
