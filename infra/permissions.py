@@ -4,47 +4,6 @@ A test compares the templates of infra/ with it. Start from it if you write your
 """
 
 from collections.abc import Mapping
-from enum import Enum
-
-
-class ComponentKind(Enum):
-    """A part of the system that has its own role."""
-
-    WORK_FUNCTION = "function of a queue"
-    WORK_SERVICE = "holdfast work"
-    EXPORT_SERVICE = "holdfast export serve"
-    STAGING = "staging"
-    MESSAGING = "messaging"
-    SWEEPING = "sweeping"
-    STATE_MACHINE = "state machine"
-    TASK_START = "start of tasks"
-
-
-class Use(Enum):
-    """What a component uses."""
-
-    QUEUE = "its queue"
-    POSTPONED = "its queue, for messages that are newer than the code"
-    DEAD_LETTERS = "its queue for dead letters"
-    LOG = "its log"
-    TASK = "its ECS task"
-    REGISTRY = "the registry"
-    REPOSITORY = "the repository of its image"
-    STATE_MACHINE = "the state machine"
-    JOBS = "the table of jobs"
-    JOBS_INDEX = "the index of jobs"
-    JOB_TASKS = "the table of tasks"
-    FILES = "the files in S3"
-    LISTS = "the lists in S3"
-    LISTS_BUCKET = "the bucket of the lists"
-    TRIGGERS = "the queue of a channel"
-    CONVERSATIONS = "the table of conversations"
-    STAGE = "the table of staged messages"
-    WINDOWS = "the table of windows"
-    HISTORY = "the table of messages"
-    PARKED = "the table of parked batches"
-    SECRETS = "the secrets"
-
 
 _SEND = ("sqs:SendMessage", "sqs:GetQueueUrl", "sqs:GetQueueAttributes")
 _HANDLE = (  # messages that Lambda's event source receives and deletes with the function's role
@@ -59,86 +18,90 @@ _POSTPONE = ("sqs:SendMessage",)  # such a message is sent again with a delay, b
 _LOCK = ("dynamodb:GetItem", "dynamodb:UpdateItem", "dynamodb:ConditionCheckItem")
 _LOG = ("logs:CreateLogStream", "logs:PutLogEvents")
 
-PERMISSIONS: Mapping[ComponentKind, Mapping[Use, tuple[str, ...]]] = {
-    ComponentKind.WORK_FUNCTION: {
-        Use.QUEUE: _HANDLE,
-        Use.POSTPONED: _POSTPONE,
-        Use.DEAD_LETTERS: _SEND,
-        Use.LOG: _LOG,
+PERMISSIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "function of a queue": {
+        "its queue": _HANDLE,
+        "its queue, for messages that are newer than the code": _POSTPONE,
+        "its queue for dead letters": _SEND,
+        "its log": _LOG,
     },
-    ComponentKind.WORK_SERVICE: {
-        Use.QUEUE: _RECEIVE,
-        Use.POSTPONED: _POSTPONE,
-        Use.DEAD_LETTERS: _SEND,
-        Use.TASK: ("ecs:UpdateTaskProtection",),
+    "holdfast work": {
+        "its queue": _RECEIVE,
+        "its queue, for messages that are newer than the code": _POSTPONE,
+        "its queue for dead letters": _SEND,
+        "its ECS task": ("ecs:UpdateTaskProtection",),
     },
-    ComponentKind.EXPORT_SERVICE: {
-        Use.QUEUE: _RECEIVE,
-        Use.DEAD_LETTERS: _SEND,
-        Use.JOBS: (
+    "holdfast export serve": {
+        "its queue": _RECEIVE,
+        "its queue for dead letters": _SEND,
+        "the table of jobs": (
             "dynamodb:GetItem",
             "dynamodb:BatchGetItem",
             "dynamodb:PutItem",
             "dynamodb:UpdateItem",
         ),
-        Use.JOBS_INDEX: ("dynamodb:Query",),
-        Use.JOB_TASKS: ("dynamodb:Query", "dynamodb:PutItem", "dynamodb:UpdateItem"),
-        Use.STATE_MACHINE: (
+        "the index of jobs": ("dynamodb:Query",),
+        "the table of tasks": ("dynamodb:Query", "dynamodb:PutItem", "dynamodb:UpdateItem"),
+        "the state machine": (
             "states:SendTaskHeartbeat",
             "states:SendTaskSuccess",
             "states:SendTaskFailure",
         ),
-        Use.FILES: ("s3:PutObject", "s3:AbortMultipartUpload", "s3:GetObject"),
-        Use.LISTS: ("s3:GetObject",),
-        Use.LISTS_BUCKET: ("s3:ListBucket",),
-        Use.TASK: ("ecs:UpdateTaskProtection",),
+        "the files in S3": ("s3:PutObject", "s3:AbortMultipartUpload", "s3:GetObject"),
+        "the lists in S3": ("s3:GetObject",),
+        "the bucket of the lists": ("s3:ListBucket",),
+        "its ECS task": ("ecs:UpdateTaskProtection",),
     },
-    ComponentKind.STAGING: {
-        Use.CONVERSATIONS: ("dynamodb:PutItem",),
-        Use.STAGE: ("dynamodb:PutItem",),
-        Use.WINDOWS: ("dynamodb:PutItem", "dynamodb:UpdateItem"),
-        Use.TRIGGERS: _SEND,
-        Use.SECRETS: ("secretsmanager:GetSecretValue",),
-        Use.LOG: _LOG,
+    "staging": {
+        "the table of conversations": ("dynamodb:PutItem",),
+        "the table of staged messages": ("dynamodb:PutItem",),
+        "the table of windows": ("dynamodb:PutItem", "dynamodb:UpdateItem"),
+        "the queue of a channel": _SEND,
+        "the secrets": ("secretsmanager:GetSecretValue",),
+        "its log": _LOG,
     },
-    ComponentKind.MESSAGING: {
-        Use.CONVERSATIONS: _LOCK,
-        Use.STAGE: ("dynamodb:Query", "dynamodb:DeleteItem", "dynamodb:BatchWriteItem"),
-        Use.WINDOWS: ("dynamodb:GetItem", "dynamodb:DeleteItem"),
-        Use.HISTORY: (
+    "messaging": {
+        "the table of conversations": _LOCK,
+        "the table of staged messages": (
+            "dynamodb:Query",
+            "dynamodb:DeleteItem",
+            "dynamodb:BatchWriteItem",
+        ),
+        "the table of windows": ("dynamodb:GetItem", "dynamodb:DeleteItem"),
+        "the table of messages": (
             "dynamodb:Query",
             "dynamodb:BatchGetItem",
             "dynamodb:PutItem",
             "dynamodb:BatchWriteItem",
         ),
-        Use.PARKED: ("dynamodb:PutItem",),
-        Use.TRIGGERS: (*_RECEIVE, "sqs:SendMessage"),
-        Use.DEAD_LETTERS: _SEND,
-        Use.SECRETS: ("secretsmanager:GetSecretValue",),
-        Use.LOG: _LOG,
+        "the table of parked batches": ("dynamodb:PutItem",),
+        "the queue of a channel": (*_RECEIVE, "sqs:SendMessage"),
+        "its queue for dead letters": _SEND,
+        "the secrets": ("secretsmanager:GetSecretValue",),
+        "its log": _LOG,
     },
-    ComponentKind.SWEEPING: {
-        Use.CONVERSATIONS: _LOCK,
-        Use.STAGE: (
+    "sweeping": {
+        "the table of conversations": _LOCK,
+        "the table of staged messages": (
             "dynamodb:Scan",
             "dynamodb:Query",
             "dynamodb:DeleteItem",
             "dynamodb:BatchWriteItem",
         ),
-        Use.WINDOWS: ("dynamodb:PutItem", "dynamodb:UpdateItem"),
-        Use.HISTORY: ("dynamodb:BatchGetItem", "dynamodb:PutItem"),
-        Use.PARKED: ("dynamodb:PutItem",),
-        Use.TRIGGERS: _SEND,
-        Use.LOG: _LOG,
+        "the table of windows": ("dynamodb:PutItem", "dynamodb:UpdateItem"),
+        "the table of messages": ("dynamodb:BatchGetItem", "dynamodb:PutItem"),
+        "the table of parked batches": ("dynamodb:PutItem",),
+        "the queue of a channel": _SEND,
+        "its log": _LOG,
     },
-    ComponentKind.STATE_MACHINE: {Use.QUEUE: ("sqs:SendMessage",)},
-    ComponentKind.TASK_START: {
-        Use.REGISTRY: ("ecr:GetAuthorizationToken",),
-        Use.REPOSITORY: (
+    "state machine": {"its queue": ("sqs:SendMessage",)},
+    "start of tasks": {
+        "the registry": ("ecr:GetAuthorizationToken",),
+        "the repository of its image": (
             "ecr:BatchCheckLayerAvailability",
             "ecr:BatchGetImage",
             "ecr:GetDownloadUrlForLayer",
         ),
-        Use.LOG: _LOG,
+        "its log": _LOG,
     },
 }
