@@ -14,7 +14,6 @@ PACKAGES = {
     "openai": ("openai",),
     "twilio": ("twilio",),
     "metrics": ("prometheus_client",),
-    "logging": ("structlog",),
     "otel": ("opentelemetry",),
     "web": ("starlette",),
 }
