@@ -115,9 +115,9 @@ class ExportModel(ServiceModel[Job]):
         self.usage.note_level("states.open", self.active)
         self.send(job)
 
-    def _time_out(self, job: Job) -> bool:
+    def _time_out(self, job: Job, number: int = 1) -> bool:
         """Let the execution time out. Returns whether it is retried."""
-        self.usage.marks["export.timeouts"] += 1 if job.sampled is None else self.sample
+        self.usage.marks["export.timeouts"] += number
         job.restarts += 1
         job.heard_at = self.simulation.now + _RESTART_SECONDS
         return job.restarts <= _MAX_RESTARTS
@@ -131,7 +131,7 @@ class ExportModel(ServiceModel[Job]):
         before = self.simulation.now - self.deployment.heartbeat_seconds
         for job in self._sampled.values():
             if job.is_stored and job.heard_at < before:
-                self._time_out(job)
+                self._time_out(job, self.sample)
         late = [job for job in self.visible if job.heard_at < before]
         for job in late:
             if not job.is_stored and not self._time_out(job):
