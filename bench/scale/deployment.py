@@ -49,10 +49,6 @@ class Deployment:
     heartbeat_seconds: float
     timeout_seconds: float
     send_retry_seconds: tuple[float, ...]  # the waits before a failed SendMessage is repeated
-    # Thresholds of alarms, to tell which failures an operator is told about.
-    work_age_seconds: float
-    export_age_seconds: float
-    heartbeat_failure_percent: float
     queue: SqsSettings
     chat: ConversationPolicy
     poll_seconds: float
@@ -69,9 +65,6 @@ def read_templates() -> Deployment:
         exports=_read_service(exports),
         **_read_functions(Stack(load_template("conversations"))),
         **_read_heartbeats(exports),
-        work_age_seconds=_read_threshold(queue, "OldestMessageAlarm"),
-        export_age_seconds=_read_threshold(exports, "OldestMessageAlarm"),
-        heartbeat_failure_percent=_read_threshold(exports, "HeartbeatFailureRateAlarm"),
         queue=settings,
         chat=ConversationPolicy(),
         poll_seconds=min(MAX_POLL_SECONDS, int(settings.lease_seconds / 3)),
@@ -141,10 +134,6 @@ def _iter_retry_seconds(rules: Sequence[Mapping[str, Any]]) -> Iterator[float]:
             for attempt in range(rule["MaxAttempts"]):
                 seconds = rule["IntervalSeconds"] * rule["BackoffRate"] ** attempt
                 yield min(seconds, rule["MaxDelaySeconds"])
-
-
-def _read_threshold(stack: Stack, name: str) -> float:
-    return float(stack.find("AWS::CloudWatch::Alarm")[name]["Threshold"])
 
 
 # -- the deployment that the load of the study needs

@@ -124,8 +124,8 @@ def _write_model(week: Results) -> list[str]:
     return [
         "## What is real, and what is a model",
         "",
-        "Tasks, scaling, concurrency, timeouts and alarms are read from `infra/*.yaml`, "
-        "settings and backoff from the package. The calls of a turn, a job, a file, a listing "
+        "Tasks, scaling, concurrency and timeouts are read from `infra/*.yaml`, settings and "
+        "backoff from the package. The calls of a turn, a job, a file, a listing "
         "and a sweep are counted in the package's code on moto. Heartbeats follow the "
         f"package's own schedule, for one job in {SAMPLE} and one {SAMPLE}th of the quota. "
         "Leases follow its rules, which `make chaos` checks with real processes. AWS, the "
@@ -206,17 +206,10 @@ def _describe_cost(figures: Results, name: str) -> str:
 def _write_failures(week: Results) -> list[str]:
     rows = []
     for number, fault in enumerate(week["work"]["faults"]):
-        of_parts = {part: week[part]["faults"][number] for part in _PARTS}
-        marks = {name: n for each in of_parts.values() for name, n in each["marks"].items()}
-        oldest = {part: each["oldest_seconds"] for part, each in of_parts.items()}
-        rows.append(
-            (
-                fault["name"],
-                *(_describe_part(each) for each in of_parts.values()),
-                _describe_marks(marks),
-                ", ".join(_list_alarms(marks, oldest)) or "–",
-            )
-        )
+        of_parts = [week[part]["faults"][number] for part in _PARTS]
+        marks = {name: n for each in of_parts for name, n in each["marks"].items()}
+        cells = [_describe_part(each) for each in of_parts]
+        rows.append((fault["name"], *cells, _describe_marks(marks)))
     templates, tasks = read_templates(), _compute_mean_tasks(week["export"])
     return [
         "## Failures",
@@ -224,9 +217,9 @@ def _write_failures(week: Results) -> list[str]:
         "Each cell has the time until nothing waits any more that was there when the failure "
         "ended, and how much waited at most. “–” means that the part was not delayed.",
         "",
-        *_table(("failure", *_PARTS.values(), "what else happened", "alarms"), rows),
+        *_table(("failure", *_PARTS.values(), "what else happened"), rows),
         "",
-        "- **Killed workers** cost one lease (60 s) and the start of a task (60 s here).",
+        "- **Killed workers** cost one lease and the start of a task, 60 s each.",
         "- **While SQS does not respond**, every lease runs out, and running work is done "
         "again from its last counted state. Turns without a trigger wait for the sweeper. "
         "Executions that start meanwhile repeat their `SendMessage`.",
@@ -260,43 +253,25 @@ def _describe_part(fault: Results) -> str:
     return f"{_duration(seconds)}; {waiting:,}"
 
 
-# What a failure changes, how the page calls it, and the alarm of the templates that it rings.
+# What a failure changes.
 _MARKS = {
-    "work.lost_leases": ("leases of messages lost", "work-LostLeases"),
-    "work.dead": ("dead letters, redriven", "work-DeadLetters"),
-    "export.lost_leases": ("leases of jobs lost", "export-LostLeases"),
-    "export.failed_starts": ("executions that failed at their start", None),
-    "export.timeouts": ("executions that timed out", "export-StepFunctionsTimeouts"),
-    "export.dead": ("messages of jobs dead-lettered", "export-DeadLetters"),
-    "chat.dead": ("triggers dead-lettered", "chat-DeadLetters"),
-    "chat.refused": ("webhooks that got 503", "chat-WebhookFailures"),
-    "chat.sweeps_cut": ("sweeps that failed or were cut off", "chat-SweeperErrors"),
+    "work.lost_leases": "leases of messages lost",
+    "work.dead": "dead letters, redriven",
+    "export.lost_leases": "leases of jobs lost",
+    "export.failed_starts": "executions that failed at their start",
+    "export.timeouts": "executions that timed out",
+    "export.dead": "messages of jobs dead-lettered",
+    "chat.dead": "triggers dead-lettered",
+    "chat.refused": "webhooks that got 503",
+    "chat.sweeps_cut": "sweeps that failed or were cut off",
 }
 
 
 def _describe_marks(marks: Results) -> str:
-    texts = [f"{text}: {marks[name]:,}" for name, (text, _) in _MARKS.items() if name in marks]
-    if percent := _compute_refused_percent(marks):
-        texts.append(f"{percent:.0f} % of heartbeats refused")
+    texts = [f"{text}: {marks[name]:,}" for name, text in _MARKS.items() if name in marks]
+    if refused := marks.get("export.beats_refused"):
+        texts.append(f"{100 * refused / marks['export.beats']:.0f} % of heartbeats refused")
     return "; ".join(texts) or "–"
-
-
-def _list_alarms(marks: Results, oldest: Results) -> list[str]:
-    """Return the alarms of the templates that ring."""
-    templates = read_templates()
-    alarms = [alarm for name, (_, alarm) in _MARKS.items() if alarm and name in marks]
-    if oldest["work"] > templates.work_age_seconds:
-        alarms.append("work-OldestMessage")
-    if oldest["export"] > templates.export_age_seconds:
-        alarms.append("export-OldestMessage")
-    if _compute_refused_percent(marks) > templates.heartbeat_failure_percent:
-        alarms.append("export-HeartbeatFailureRate")
-    return alarms
-
-
-def _compute_refused_percent(marks: Results) -> float:
-    refused: float = marks.get("export.beats_refused", 0)
-    return 100 * refused / marks["export.beats"] if refused else 0.0
 
 
 def _write_quotas(multiples: Results, in_week: Mapping[str, float]) -> list[str]:

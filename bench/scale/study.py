@@ -46,7 +46,6 @@ class FaultRecord:
     before: Counter[str]
     recovered: float | None = None  # seconds after its end
     peak_waiting: int = 0
-    oldest_seconds: float = 0.0
     marks: dict[str, int] = field(default_factory=dict)
 
 
@@ -132,7 +131,6 @@ class Study:
         waiting = list(self.part.iter_waiting())
         oldest = min(waiting, default=now)
         record.peak_waiting = max(record.peak_waiting, len(waiting))
-        record.oldest_seconds = max(record.oldest_seconds, now - oldest)
         if now >= ends_at and oldest > ends_at:
             record.recovered = now - ends_at
             record.marks = dict(self.usage.marks - record.before)
@@ -192,7 +190,6 @@ class Study:
                     "name": record.fault.name,
                     "recovered": record.recovered,
                     "peak_waiting": record.peak_waiting,
-                    "oldest_seconds": record.oldest_seconds,
                     "marks": record.marks,
                 }
                 for record in self.records
