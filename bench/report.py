@@ -168,10 +168,10 @@ def _make_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[s
     return ["| " + " | ".join(cells) + " |" for cells in lines]
 
 
-_OURS = {
+_HOLDFAST = {
     "Holdfast": "#0b6e4f", "Holdfast SQLite": "#3aa981", "Holdfast, 1 thread": "#3aa981",
 }  # fmt: skip
-_OTHERS = ("#8d99ae", "#adb5bd", "#6c757d", "#ced4da", "#495057", "#a5a58d", "#b7b7a4")
+_PEERS = ("#8d99ae", "#adb5bd", "#6c757d", "#ced4da", "#495057", "#a5a58d", "#b7b7a4")
 
 
 def draw(path: Path, charts: Sequence[Chart]) -> None:
@@ -188,8 +188,8 @@ def draw(path: Path, charts: Sequence[Chart]) -> None:
         len(charts), 1, figsize=size, squeeze=False, layout="constrained"
     )
     names = dict.fromkeys(name for chart in charts for name in chart.values)
-    others = [name for name in names if name not in _OURS]
-    colours = _OURS | dict(zip(others, _OTHERS * len(others), strict=False))
+    others = [name for name in names if name not in _HOLDFAST]
+    colours = _HOLDFAST | dict(zip(others, _PEERS * len(others), strict=False))
     for panel, chart in zip(panels[:, 0], charts, strict=True):
         width = 0.8 / len(chart.values)
         for number, (name, values) in enumerate(chart.values.items()):
