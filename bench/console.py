@@ -104,21 +104,25 @@ def serve(folder: Path) -> Iterator[Console]:
 def run_console(session: Session) -> Result:
     """Measure first views, the weight of pages, and what a viewer costs."""
     title = "Web console on a SQLite queue with a million messages"
-    count, dead = session.size(1_000_000, 20_000), session.size(100_000, 2_000)
+    count, dead = session.size(1_000_000, 100_000), session.size(100_000, 2_000)
     with session.arena.room("console") as folder:
         in_fresh_process(fill, folder, count, dead)
         session.arena.settle(folder)
         views = _list_views(folder, count, dead)
-        contenders = {
+        weights = _weigh_pages(folder, views)
+        first = {
             f"first view: {view.label}": partial(_open_first, folder, view) for view in views
         }
-        queue = views[1]
-        contenders[VIEWER] = partial(_measure_viewer, folder, queue, session.size(10, 3))
-        contenders[ALONE] = partial(in_fresh_process, work_for, folder, session.size(4, 1))
-        contenders[WATCHED] = partial(_measure_watched, folder, queue, session.size(4, 1))
-        measured = session.measure(title, contenders)
-        weights = _weigh_pages(folder, views)
-    first = list(contenders)[: len(views)]
+        measured = session.measure("first views", first)
+        queue, seconds = views[1], session.size(4, 1)
+        idle = {VIEWER: partial(_measure_viewer, folder, queue, session.size(10, 3))}
+        measured.rounds |= session.measure("a viewer", idle).rounds
+        # Last, because the workers empty the queue.
+        work = {
+            ALONE: partial(in_fresh_process, work_for, folder, seconds),
+            WATCHED: partial(_measure_watched, folder, queue, seconds),
+        }
+        measured.rounds |= session.measure("a worker and a viewer", work).rounds
     slowest, counted = (
         max(measured.median(name, figure) for name in first) for figure in ("page", "counts")
     )
@@ -276,7 +280,7 @@ def work_for(folder: Path, seconds: float) -> Figures:
 
     worker = Worker(queue, note_time)
     used = cpu_seconds()
-    worker.run()
+    worker.run(until_empty=True)
     used = cpu_seconds() - used
     queue.close()
     rate = (len(times) - 1) / (times[-1] - times[0])
