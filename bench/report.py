@@ -94,7 +94,7 @@ def describe_machine(folder: Path, arena: str) -> dict[str, str]:
     )
     optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
     return {
-        "Cores": f"{cores} ({_read_processor()})",
+        "Cores": f"{cores} cores ({_read_processor()})",
         "Memory": f"{memory / 1024**3:.0f} GiB",
         "Kernel": f"{platform.system()} {platform.release()}",
         "Filesystem": f"{kind.stdout.split()[-1]}; {arena}",
@@ -142,7 +142,7 @@ def write_page(page: Path, machine: Mapping[str, str], results: Sequence[Result]
     """Replace the text between the markers of a page, and draw its charts, if there are any."""
     charts = [chart for result in results for chart in result.charts]
     bars = [bar for result in results for bar in result.bars]
-    facts = ("Cores", "Kernel", "Python", "Rounds")
+    facts = ("Cores", "Kernel", "Python", "Packages", "Rounds")
     lines = ["; ".join(machine[fact] for fact in facts) + ".", ""]
     lines += [f"{sum(bar.met for bar in bars)} of {len(bars)} bars are met.", ""]
     if charts:
