@@ -3,14 +3,12 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.report import Result, at_most
-from bench.session import Figures, Measured, Session
+from bench.session import Figures, Session
 from bench.sqs_server import ACCOUNT, KEY, REGION, MakePlace, Place, serving_sqs
 
 VISIBILITY_SECONDS = 600
@@ -67,23 +65,27 @@ STARTS = {
     "Holdfast, sqs_batch": _BATCH,
     "pydantic, without a call": _PYDANTIC,
 }
-WITH_PROFILE = ("boto3", "Holdfast, SQSHeartbeat", "Holdfast, SQSQueue")
+
+# What Lambda gives a function: credentials, a region, and no file.
+ENVIRONMENT = {
+    "PATH": os.environ["PATH"],
+    "LANG": "C.UTF-8",
+    "AWS_ACCESS_KEY_ID": KEY,
+    "AWS_SECRET_ACCESS_KEY": KEY,
+    "AWS_SESSION_TOKEN": KEY,
+    "AWS_REGION": REGION,
+    "AWS_DEFAULT_REGION": REGION,
+    "AWS_LAMBDA_FUNCTION_NAME": "bench",
+}
 
 
 def run_cold_start(session: Session) -> Result:
-    """Compare Holdfast with boto3, as in Lambda and with a profile."""
+    """Compare Holdfast with boto3, as in Lambda."""
     title = "SQS: import and first message in a new process"
     with serving_sqs() as make_place, TemporaryDirectory() as home:
-        _write_profile(Path(home))
         contenders = {
-            name: partial(_start, make_place, code, _lambda_environment(home))
-            for name, code in STARTS.items()
+            name: partial(_start, make_place, code, home) for name, code in STARTS.items()
         }
-        for name in WITH_PROFILE:
-            environment = _profile_environment(home)
-            contenders[f"{name}, with a profile"] = partial(
-                _start, make_place, STARTS[name], environment
-            )
         # One round more, which compiles the modules and is not counted.
         measured = session.measure(title, contenders, rounds=session.size(20, 5) + 1)
     for rounds in measured.rounds.values():
@@ -92,7 +94,12 @@ def run_cold_start(session: Session) -> Result:
     return Result(
         title,
         ("", "CPU", "of boto3's", "wall clock"),
-        [_make_row(measured, name) for name in measured.rounds],
+        [
+            [name, cpu, f"{measured.ratio(name, 'boto3', 'cpu'):.2f} ×", wall]
+            for name, cpu, wall in measured.make_rows(
+                ("cpu", "{:,.0f} ms"), ("wall", "{:,.0f} ms")
+            )
+        ],
         [
             at_most(
                 f"{name}, as in Lambda: CPU at most 0.5 × boto3's",
@@ -105,26 +112,18 @@ def run_cold_start(session: Session) -> Result:
         ],
         measured,
         "From the first import to the first message, with compiled modules, without the "
-        "start of the interpreter and without TLS. Credentials and region are in variables, "
-        "as in Lambda, unless there is a profile, for which botocore is imported.",
+        "start of the interpreter and without TLS. Credentials and region are in variables.",
     )
 
 
-def _make_row(measured: Measured, name: str) -> list[str]:
-    base = "boto3, with a profile" if name.endswith("with a profile") else "boto3"
-    cpu, wall = (measured.median(name, figure) for figure in ("cpu", "wall"))
-    share = measured.ratio(name, base, "cpu")
-    return [name, f"{cpu:,.0f} ms", f"{share:.2f} ×", f"{wall:,.0f} ms"]
-
-
-def _start(make_place: MakePlace, code: str, environment: Mapping[str, str]) -> Figures:
+def _start(make_place: MakePlace, code: str, home: str) -> Figures:
     with make_place(VISIBILITY_SECONDS) as place:
         event = _send_messages(place)
         script = _SCRIPT.format(endpoint=place.endpoint, url=place.url, event=event, code=code)
         ran = subprocess.run(
             [sys.executable, "-I", "-c", script],
-            env=environment,
-            cwd=environment["HOME"],
+            env=ENVIRONMENT | {"HOME": home},
+            cwd=home,
             stdout=subprocess.PIPE,
             text=True,
             timeout=60,
@@ -153,34 +152,3 @@ def _send_messages(place: Place) -> dict[str, Any]:
     client.send_message(QueueUrl=place.url, MessageBody='{"number": 1}')
     client.close()
     return {"Records": [record]}
-
-
-def _write_profile(home: Path) -> None:
-    (home / "credentials").write_text(
-        f"[bench]\naws_access_key_id = {KEY}\naws_secret_access_key = {KEY}\n"
-    )
-    (home / "config").write_text(f"[profile bench]\nregion = {REGION}\n")
-
-
-def _profile_environment(home: str) -> dict[str, str]:
-    return _common_environment(home) | {
-        "AWS_PROFILE": "bench",
-        "AWS_CONFIG_FILE": f"{home}/config",
-        "AWS_SHARED_CREDENTIALS_FILE": f"{home}/credentials",
-    }
-
-
-def _lambda_environment(home: str) -> dict[str, str]:
-    """Return what Lambda gives a function: credentials, a region, and no file."""
-    return _common_environment(home) | {
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": KEY,
-        "AWS_SESSION_TOKEN": KEY,
-        "AWS_REGION": REGION,
-        "AWS_DEFAULT_REGION": REGION,
-        "AWS_LAMBDA_FUNCTION_NAME": "bench",
-    }
-
-
-def _common_environment(home: str) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": home, "LANG": "C.UTF-8"}
