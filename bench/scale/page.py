@@ -172,9 +172,9 @@ def _write_week(week: Results) -> list[str]:
         "",
         *_table(columns, rows, numbers=True),
         "",
-        "The wait of a turn is that from the customer's last message to the reply. Messages "
-        "wait because a task is added only when 100 messages wait for each one for three "
-        "minutes: a lower `TargetValue`, or more `MinTasks`, buys shorter waits.",
+        "A turn waits from the customer's last message to the reply. Messages wait because a "
+        "task is added only when 100 wait for each one for three minutes: a lower "
+        "`TargetValue`, or more `MinTasks`, buys shorter waits.",
         "",
         *_write_costs(week),
     ]
@@ -211,6 +211,8 @@ def _write_failures(week: Results) -> list[str]:
         cells = [_describe_part(each) for each in of_parts]
         rows.append((fault["name"], *cells, _describe_marks(marks)))
     templates, tasks = read_templates(), _compute_mean_tasks(week["export"])
+    refused = week["chat"]["marks"].get("chat.refused", 0)
+    not_started = week["export"]["marks"].get("export.failed_starts", 0)
     return [
         "## Failures",
         "",
@@ -219,28 +221,19 @@ def _write_failures(week: Results) -> list[str]:
         "",
         *_table(("failure", *_PARTS.values(), "what else happened"), rows),
         "",
-        "- **Killed workers** cost one lease and the start of a task, 60 s each.",
-        "- **While SQS does not respond**, every lease runs out, and running work is done "
-        "again from its last counted state. Turns without a trigger wait for the sweeper. "
-        "Executions that start meanwhile repeat their `SendMessage`.",
+        "- **While SQS does not respond**, every lease runs out, and work is done again from "
+        "its last counted state. Turns without a trigger wait for the sweeper.",
         "- **While DynamoDB does not respond**, webhooks get 503, and new jobs use up their "
-        "five attempts in about a minute. The state machine retries their executions.",
-        "- **While the model or Twilio is down**, each trigger is dead-lettered after five "
-        "attempts. The messages stay staged, and the sweeper sends new triggers, one "
-        "conversation after another, for up to "
+        "attempts in about a minute. The state machine retries their executions.",
+        "- **While the model or Twilio is down**, triggers are dead-lettered after five "
+        "attempts. The messages stay staged, and the sweeper sends new triggers for up to "
         f"{templates.sweeping_timeout_seconds:g} s in each sweep.",
-        "- **A deployment that fails every message** makes five attempts at each, and a "
-        "backlog of good messages grows behind them. `holdfast dead redrive` moves dead "
-        "letters back at up to 500 a second.",
-        "- **The export service seldom shrinks**, because a task is protected while it holds a "
-        f"job: {tasks:.0f} tasks run on average where "
-        f"{size_deployment().exports.min_tasks} suffice. So keep `MaxTasks` little above "
-        "`MinTasks`.",
-        "- **Not accepted is not lost.** "
-        f"{week['chat']['marks'].get('chat.refused', 0):,} messages of customers got 503. "
-        "Twilio logs them, and calls the fallback URL if there is one. "
-        f"{week['export']['marks'].get('export.failed_starts', 0):,} executions failed at "
-        f"their first step, and {week['export']['failed']:,} gave up after three timeouts.",
+        f"- **The export service seldom shrinks**: {tasks:.0f} tasks run on average where "
+        f"{size_deployment().exports.min_tasks} suffice, because a task is protected while it "
+        "holds a job. So keep `MaxTasks` little above `MinTasks`.",
+        f"- **Not accepted is not lost.** {refused:,} messages of customers got 503, which "
+        f"Twilio logs. {not_started:,} executions failed at their first step, and "
+        f"{week['export']['failed']:,} gave up after three timeouts.",
     ]
 
 
