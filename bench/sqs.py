@@ -141,6 +141,7 @@ def _work_long(
     session: Session, make_place: MakePlace, player: Player, visibility: int
 ) -> Figures:
     seconds, ledger = float(TIMES * visibility), session.scratch / f"long-{uuid4().hex}"
+    ledger.touch()  # a player may begin nothing in time
     with make_place(visibility) as place:
         in_fresh_process(player.fill, place, CONCURRENCY)
         place.await_figure("sent", CONCURRENCY)
