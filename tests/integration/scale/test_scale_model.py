@@ -157,6 +157,8 @@ def test_a_killed_workers_message_comes_back_after_one_lease() -> None:
     assert (list(model.hidden), unit.attempts) == ([unit], 1)
     model.simulation.run(200.0)
     assert unit.attempts == 2
+    model.simulation.run(310.0)
+    assert model.counted == 0  # when the killed worker would have ended
     model.simulation.run(600.0)
     assert (model.counted, model.counted_twice) == (1, 0)
 
