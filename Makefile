@@ -138,11 +138,11 @@ $(VENV)/.ready-servers: | $(BIN)/python
 	  || echo "nginx, aria2 and curl could not be installed: peers will be missing"
 	@touch $@
 
-# What fresh filesystems and the floor of SQLite need. Without them the page says what is missing.
+# What fresh filesystems need. Without it all contenders share a folder.
 $(VENV)/.ready-filesystems: | $(BIN)/python
-	@command -v mkfs.ext4 >/dev/null && command -v mkfs.xfs >/dev/null && test -e /usr/include/sqlite3.h \
-	  || (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends e2fsprogs xfsprogs libsqlite3-dev) >/dev/null \
-	  || echo "xfsprogs and libsqlite3-dev could not be installed: xfs or the floor of SQLite will be missing"
+	@command -v mkfs.ext4 >/dev/null \
+	  || (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends e2fsprogs) >/dev/null \
+	  || echo "e2fsprogs could not be installed: there are no fresh filesystems"
 	@touch $@
 
 bench: $(VENV)/.ready-bench $(VENV)/.ready-servers $(VENV)/.ready-filesystems

@@ -1,21 +1,17 @@
 """accounting: count results of tasks in SQLite so that a power cut loses none of them."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
-from statistics import median
-from time import perf_counter
 
-from bench.session import Session, in_fresh_process
-from bench.verdict import Bar, Result, ratio, spread
+from bench.report import Bar, Result, at_most
+from bench.session import Figures, Session, in_fresh_process, repeat
 from holdfast.exports.model import ExportJob, ExportTask, JobStatus, TaskResult
 from holdfast.exports.ports import JobStateRepository
 from holdfast.exports.sqlite_jobs import SQLiteJobs
 
-NAME = "accounting"
-TITLE = "Results of export tasks, counted durably"
 SIZES = (100, 1_000, 10_000, 50_000)
 EVEN = 50  # divides every size, so that no job ends with a small batch and a sync for it
 FULL = 99  # the number that the dispatcher writes at once
@@ -37,23 +33,41 @@ class Load:
         return f"jobs of {self.tasks:,} tasks, {how}{order}"
 
 
-Measured = Mapping[Load, Sequence[float]]
 ONE_BY_ONE, AT_ONCE = Load(1_000, 1), Load(1_000, FULL)
 BY_SIZE = [Load(tasks, EVEN) for tasks in SIZES]
 SHUFFLED = Load(SIZES[-1], EVEN, shuffled=True)
 
 
-def run(session: Session) -> Result:
-    """Run the benchmark and return its result."""
+def run_accounting(session: Session) -> Result:
+    """Count results one by one and in batches, in jobs of each size."""
+    title = "Results of export tasks, counted durably"
+    loads = [ONE_BY_ONE, AT_ONCE, *BY_SIZE, SHUFFLED]
+    measured = session.measure(
+        title, {str(load): partial(_measure, session, load) for load in loads}
+    )
+    small, large = str(BY_SIZE[0]), str(BY_SIZE[-1])
+    promise = f"a result of {SIZES[-1]:,} tasks costs at most 1.3 × one of {SIZES[0]:,}"
+    rate = measured.median(str(AT_ONCE))
+    return Result(
+        title,
+        ("", "results/s"),
+        measured.make_rows(("rate", "{:,.0f}")),
+        [
+            Bar("at least 2,000 results/s, as written", rate, 2_000, "/s"),
+            at_most(promise, measured.ratio(small, large), 1.3, "×"),
+        ],
+        measured,
+        f"Every call returns when its results are on the disk. The dispatcher writes up to "
+        f"{FULL} at once; one by one is the worst case.",
+    )
+
+
+def _measure(session: Session, load: Load) -> Figures:
     results = session.size(20_000, 2_000)
-    measured: dict[Load, list[float]] = defaultdict(list)
-    for load in session.interleaved(TITLE, [ONE_BY_ONE, AT_ONCE, *BY_SIZE, SHUFFLED]):
-        with session.arena.room(str(load)) as path:
-            in_fresh_process(list_jobs, load, path, results)
-            session.arena.settle(path)
-            rate = in_fresh_process(measure_results, load, path, results, session.max_seconds)
-            measured[load].append(rate)
-    return _result(measured)
+    with session.arena.room(str(load)) as path:
+        in_fresh_process(list_jobs, load, path, results)
+        session.arena.settle(path)
+        return in_fresh_process(measure_results, load, path, results, session.max_seconds)
 
 
 def list_jobs(load: Load, path: Path, results: int) -> None:
@@ -63,20 +77,20 @@ def list_jobs(load: Load, path: Path, results: int) -> None:
             create_job(jobs, f"job-{number:06}", load.tasks)
 
 
-def measure_results(load: Load, path: Path, results: int, max_seconds: float) -> float:
-    """Count up to `results` results within the time, and return the rate."""
+def measure_results(load: Load, path: Path, results: int, max_seconds: float) -> Figures:
+    """Count up to `results` results within the time."""
     with SQLiteJobs(path / STORE, durability="power") as jobs:
         batches = list(_make_batches(jobs, load))[: WARM + results // load.batch]
-        for job_id, batch in batches[:WARM]:
-            jobs.record_results(job_id, batch)
-        began = at = perf_counter()
-        count = 0
-        for job_id, batch in batches[WARM:]:
-            count += jobs.record_results(job_id, batch)
-            at = perf_counter()
-            if at - began > max_seconds:
-                break
-    return count / (at - began)
+
+        def record(number: int) -> None:
+            assert jobs.record_results(*batches[number]) == load.batch
+
+        for number in range(WARM):
+            record(number)
+        recorded, seconds = repeat(
+            lambda number: record(WARM + number), len(batches) - WARM, max_seconds
+        )
+    return {"rate": recorded * load.batch / seconds}
 
 
 def _make_batches(
@@ -115,39 +129,3 @@ def make_results(jobs: JobStateRepository, job_id: str) -> list[TaskResult]:
     """Return a success for each task of a job, in the order of the tasks' ids."""
     listed = jobs.tasks(job_id, limit=max(SIZES))
     return [TaskResult(job_id, task.task_id, True, 1_000_000) for task in listed]
-
-
-def _result(measured: Measured) -> Result:
-    return Result(
-        name=NAME,
-        title=TITLE,
-        columns=("", "results/s", "lowest to highest", "cost of a result"),
-        rows=[_row(load, rates) for load, rates in measured.items()],
-        bars=_bars(measured),
-        notes=(
-            "SQLite in WAL mode with synchronous=FULL: every call returns when its results "
-            "and the job's counters are on the disk, in one transaction.",
-            f"The dispatcher writes what came in meanwhile, up to {FULL} results at once; one "
-            "by one is the worst case, a sync of the disk for each result.",
-            "Results come in the order of the tasks' ids, unless a line says otherwise.",
-        ),
-    )
-
-
-def _row(load: Load, rates: Sequence[float]) -> list[str]:
-    rate = median(rates)
-    return [str(load), f"{rate:,.0f}", spread(rates), f"{1e6 / rate:,.0f} µs"]
-
-
-def _bars(measured: Measured) -> list[Bar]:
-    small, large = measured[BY_SIZE[0]], measured[BY_SIZE[-1]]
-    return [
-        Bar("at least 2,000 results/s, as written", median(measured[AT_ONCE]), 2_000, "/s"),
-        Bar(
-            f"a result of {SIZES[-1]:,} tasks costs at most 1.3 × one of {SIZES[0]:,}",
-            ratio(small, large),
-            1.3,
-            "×",
-            at_least=False,
-        ),
-    ]

@@ -3,8 +3,7 @@
 On ext4, files deleted in the last minutes make new ones up to fifty times slower, so one
 contender's deletes would slow the next one, and yesterday's deletes would slow all.
 As root, every measurement gets its own ext4 image, which is created, mounted and deleted.
-Otherwise all share one folder, and nothing in it is deleted before the end. Some benchmarks
-also measure on xfs images and on the disk as it is.
+Otherwise all share one folder, and nothing in it is deleted before the end.
 """
 
 import os
@@ -60,29 +59,30 @@ class FolderArena:
         _run("sync", "-f", str(path))
 
     def close(self) -> None:
-        """Close the queue."""
+        """Delete everything."""
         shutil.rmtree(self._run, ignore_errors=True)
 
 
 class ImageArena:
-    """An arena whose rooms are loop-mounted images of a filesystem."""
+    """An arena whose rooms are loop-mounted images of ext4."""
 
-    def __init__(self, run: Path, filesystem: str = "ext4") -> None:
+    def __init__(self, run: Path) -> None:
         self._run = run
-        self._filesystem = filesystem
         self._count = 0
         self.scratch = run / "scratch"
-        self.description = f"a fresh loop-mounted {filesystem} image for every measurement"
+        self.description = "a fresh loop-mounted ext4 image for every measurement"
 
     @contextmanager
     def room(self, label: str, *, gib: int = 4) -> Iterator[Path]:
         """Yield a fresh folder."""
         self._count += 1
-        place = self._run / f"{self._filesystem}-{self._count:04}"
+        place = self._run / f"image-{self._count:04}"
         mounted = place / "mounted"
         mounted.mkdir(parents=True)
         image = place / "image"
-        _make_image(image, gib, self._filesystem)
+        with image.open("wb") as file:
+            file.truncate(gib * GIB)
+        _run(*_MAKE.split(), str(image))
         _mount(image, mounted)
         try:
             path = mounted / "room"
@@ -101,24 +101,15 @@ class ImageArena:
         _run("mount", "-o", "remount,rw", str(mounted))
 
     def close(self) -> None:
-        """Close the queue."""
+        """Delete everything."""
         for mounted in self._run.glob("*/mounted"):
             _unmount(mounted)
         shutil.rmtree(self._run, ignore_errors=True)
 
 
-# For ext4 an inode per block, because a million small files must fit. Everything is initialised
-# now, because in the background it would disturb the measurement.
-_MAKE = {
-    "ext4": "mkfs.ext4 -q -F -i 4096 -E lazy_itable_init=0,lazy_journal_init=0",
-    "xfs": "mkfs.xfs -q -f",
-}
-
-
-def _make_image(image: Path, gib: int, filesystem: str) -> None:
-    with image.open("wb") as file:
-        file.truncate(gib * GIB)
-    _run(*_MAKE[filesystem].split(), str(image))
+# An inode per block, because a million small files must fit. Everything is initialised now,
+# because in the background it would disturb the measurement.
+_MAKE = "mkfs.ext4 -q -F -i 4096 -E lazy_itable_init=0,lazy_journal_init=0"
 
 
 def _mount(image: Path, mounted: Path) -> None:
@@ -155,23 +146,18 @@ def open_arena(base: Path) -> Arena:
     _sweep(base)
     run = base / f"run-{os.getpid()}"
     (run / "scratch").mkdir(parents=True)
-    if find_obstacle(run, "ext4") is None:
-        return ImageArena(run)
-    return FolderArena(run)
+    return ImageArena(run) if _can_mount(run) else FolderArena(run)
 
 
-def find_obstacle(run: Path, filesystem: str) -> str | None:
-    """Return why this user cannot mount images of the filesystem, or None."""
-    if os.geteuid() != 0:
-        return "only root can mount it"
-    if shutil.which(f"mkfs.{filesystem}") is None:
-        return f"mkfs.{filesystem} is not installed"
+def _can_mount(run: Path) -> bool:
+    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
+        return False
     try:
-        with ImageArena(run, filesystem).room("probe", gib=1) as path:
+        with ImageArena(run).room("probe", gib=1) as path:
             (path / "probe").write_bytes(b"x")
     except (OSError, subprocess.CalledProcessError):
-        return "it could not be mounted"
-    return None
+        return False
+    return True
 
 
 def _sweep(base: Path) -> None:

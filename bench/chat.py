@@ -1,17 +1,17 @@
-"""chat: measure a turn without the writer and the sender, and its calls of DynamoDB."""
+"""chat: measure a turn without the writer and the sender."""
 
 import shutil
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from statistics import median
 from threading import Event
 from time import perf_counter
 from typing import Any
 
-from bench.session import Session, in_fresh_process
-from bench.verdict import Bar, Result, ratio, spread
+from bench.report import Bar, Result, at_most
+from bench.scale.measuring import read_measurements
+from bench.session import Figures, Session, in_fresh_process
 from holdfast.chat.messages import Trigger, parse_inbound
 from holdfast.chat.model import (
     Channel,
@@ -34,8 +34,6 @@ from holdfast.queues.opening import open_queue
 from holdfast.worker.outcome import Done
 from holdfast.worker.runner import Context
 
-NAME = "chat"
-TITLE = "A turn of a conversation, without the writer and the sender"
 EARLIER = (0, 10_000)  # messages in the history before
 FRAGMENTS = 3  # of a batch
 CONVERSATIONS = 2
@@ -124,33 +122,56 @@ class Chat:
         self.queue.ack(trigger)
 
 
-Measured = Mapping[tuple[str, int], Sequence[float]]
-
-
-def run(session: Session) -> Result:
-    """Run the benchmark and return its result."""
-    turns = session.size(600, 60)
-    measured: dict[tuple[str, int], list[float]] = defaultdict(list)
-    staged: list[float] = []
-    loads = [
-        (durability, earlier) for durability in ("process", "power") for earlier in EARLIER
-    ]
+def run_chat(session: Session) -> Result:
+    """Measure turns on SQLite, and count the calls of one on DynamoDB."""
+    title = "A turn of a conversation, without the writer and the sender"
     for earlier in EARLIER:
         in_fresh_process(write_history, session.arena.scratch / f"{earlier}.db", earlier)
-    for durability, earlier in session.interleaved(TITLE, loads):
-        with session.arena.room(f"{durability} {earlier}") as path:
-            shutil.copy(session.arena.scratch / f"{earlier}.db", path / "chat.db")
-            answered, per_message = in_fresh_process(
-                measure_turns, path, durability, earlier, turns
-            )
-            measured[durability, earlier].append(answered)
-            staged.append(per_message)
-    calls = in_fresh_process(count_dynamodb_calls)
-    return _result(measured, staged, calls)
+    contenders = {
+        _label(durability, earlier): partial(_measure, session, durability, earlier)
+        for durability in ("process", "power")
+        for earlier in EARLIER
+    }
+    measured = session.measure(title, contenders)
+    turn = read_measurements()["flows"]["turn"]
+    calls = {
+        name.removeprefix("dynamodb."): number
+        for name, number in turn.items()
+        if name.startswith("dynamodb.") and name[9].isupper()
+    }
+    short, long = (_label("power", earlier) for earlier in EARLIER)
+    promise = f"a batch after {EARLIER[-1]:,} messages costs at most 1.2 × one after none"
+    return Result(
+        title,
+        ("", "batches/s", "staged messages/s"),
+        measured.make_rows(("rate", "{:,.0f}"), ("staged", "{:,.0f}")),
+        [
+            Bar(
+                "at least 200 batches/s on SQLite, one core", measured.median(short), 200, "/s"
+            ),
+            at_most("calls of DynamoDB for a batch", sum(calls.values()), 9),
+            at_most(promise, measured.ratio(short, long), 1.2, "×"),
+        ],
+        measured,
+        f"A batch is {FRAGMENTS} messages. With `power`, the default, what must outlast a "
+        "power cut is on the disk before anything is sent. On DynamoDB a batch takes "
+        + ", ".join(f"{number} {name}" for name, number in sorted(calls.items()))
+        + f" and {turn['dynamodb.write']:g} write units.",
+    )
 
 
-def measure_turns(path: Path, durability: str, earlier: int, turns: int) -> tuple[float, float]:
-    """Return the batches answered and the messages staged per second, measured separately."""
+def _label(durability: str, earlier: int) -> str:
+    return f"durability {durability}, {earlier:,} earlier messages"
+
+
+def _measure(session: Session, durability: str, earlier: int) -> Figures:
+    with session.arena.room(durability) as path:
+        shutil.copy(session.arena.scratch / f"{earlier}.db", path / "chat.db")
+        return in_fresh_process(measure_turns, path, durability, session.size(600, 60))
+
+
+def measure_turns(path: Path, durability: str, turns: int) -> Figures:
+    """Measure how fast batches are answered and messages are staged, each by itself."""
     with open_chat(path, durability) as chat:
         keys = [chat.open(number) for number in range(CONVERSATIONS)]
         answering = staging = 0.0
@@ -162,7 +183,7 @@ def measure_turns(path: Path, durability: str, earlier: int, turns: int) -> tupl
             began = perf_counter()
             chat.answer()
             answering += perf_counter() - began
-    return turns / answering, FRAGMENTS * turns / staging
+    return {"rate": turns / answering, "staged": FRAGMENTS * turns / staging}
 
 
 @contextmanager
@@ -193,83 +214,3 @@ def _write_turn(store: ConversationStore, key: ConversationKey, number: int) -> 
     reply = HistoryMessage("assistant", "On its way to you.", 1.0, f"OUT{number}")
     turn = Turn((f"IN{number}",), user, reply, "thread", "item", 90, 15)
     store.finish(locked.grant, turn, now=1.0, remember_until=9e9)
-
-
-def count_dynamodb_calls() -> dict[str, int]:
-    """Return the calls of the first turn of a conversation, counted at the client."""
-    import os
-
-    from moto import mock_aws
-
-    os.environ.update(
-        AWS_ACCESS_KEY_ID="bench", AWS_SECRET_ACCESS_KEY="bench", AWS_DEFAULT_REGION="eu-west-1"
-    )
-    with mock_aws():
-        import boto3
-
-        from holdfast.chat.dynamodb import DynamoDBConversations
-        from holdfast.chat.dynamodb.tables import create_tables
-
-        client = boto3.client("dynamodb")
-        create_tables(client)
-        queue = open_queue("memory:bench", Trigger)
-        chat = Chat(DynamoDBConversations(client=client), queue)
-        key = chat.open(1)
-        for _ in range(FRAGMENTS):
-            chat.stage(key)
-        counted: Counter[str] = Counter()
-        client.meta.events.register(
-            "before-call.dynamodb", lambda model, **_: counted.update([model.name])
-        )
-        chat.answer()
-        chat.keeper.stop()
-    return dict(counted)
-
-
-def _result(measured: Measured, staged: Sequence[float], calls: Mapping[str, int]) -> Result:
-    return Result(
-        name=NAME,
-        title=TITLE,
-        columns=("", "batches/s", "lowest to highest", "cost of a batch"),
-        rows=[*(_row(load, rates) for load, rates in measured.items()), _staging_row(staged)],
-        bars=_bars(measured, calls),
-        notes=(
-            f"A batch is {FRAGMENTS} messages. One thread, {CONVERSATIONS} conversations in "
-            "turn: the trigger is polled from a file queue, the lock taken, the stage read, "
-            "three notes and the final write made, the trigger acked. Writer and sender are "
-            "objects that answer at once.",
-            "`power`, the default: what must outlast a power cut is on the disk before "
-            "anything is sent. `process`: it survives a crash of the process.",
-            "Calls of DynamoDB for one batch, the first of its conversation: "
-            + ", ".join(f"{count} {name}" for name, count in sorted(calls.items()))
-            + ". Renewals of the lock come on top, one each 20 s of waiting for the writer.",
-        ),
-    )
-
-
-def _row(load: tuple[str, int], rates: Sequence[float]) -> list[str]:
-    durability, earlier = load
-    name = f"answering, durability {durability}, {earlier:,} earlier messages"
-    rate = median(rates)
-    return [name, f"{rate:,.0f}", spread(rates), f"{1e3 / rate:,.2f} ms"]
-
-
-def _staging_row(rates: Sequence[float]) -> list[str]:
-    rate = median(rates)
-    cost = f"{1e3 / rate:,.2f} ms a message"
-    return ["staging (messages, both durabilities)", f"{rate:,.0f}", spread(rates), cost]
-
-
-def _bars(measured: Measured, calls: Mapping[str, int]) -> list[Bar]:
-    short, long = (measured["power", earlier] for earlier in EARLIER)
-    return [
-        Bar("at least 200 batches/s on SQLite, one core", median(short), 200, "/s"),
-        Bar("calls of DynamoDB for a batch", sum(calls.values()), 9, "", at_least=False),
-        Bar(
-            f"a batch after {EARLIER[-1]:,} messages costs at most 1.2 × one after none",
-            ratio(short, long),
-            1.2,
-            "×",
-            at_least=False,
-        ),
-    ]

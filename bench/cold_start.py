@@ -3,21 +3,14 @@
 import os
 import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from pathlib import Path
-from statistics import median
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.session import Session
-from bench.sqs_ground import ACCOUNT, KEY, REGION, Place, serving
-from bench.verdict import Bar, Result, ratio, spread
+from bench.report import Result, at_most
+from bench.session import Figures, Session
+from bench.sqs_server import ACCOUNT, KEY, REGION, MakePlace, Place, serving_sqs
 
-NAME = "cold_start"
-TITLE = "SQS: import and first message in a new process"
 VISIBILITY_SECONDS = 600
 
 _BOTO3 = """
@@ -63,75 +56,79 @@ cpu, wall = time.process_time(), time.perf_counter()
 print(time.process_time() - cpu, time.perf_counter() - wall)
 """
 
+STARTS = {
+    "boto3": _BOTO3,
+    "Holdfast, SQSHeartbeat": _HEARTBEAT,
+    "Holdfast, SQSQueue": _QUEUE,
+    "Holdfast, sqs_batch": _BATCH,
+    "pydantic, without a call": _PYDANTIC,
+}
 
-class Environment(StrEnum):
-    """Where the credentials and the region of a process come from."""
-
-    LAMBDA = "as in Lambda"
-    PROFILE = "with a profile"
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What a new process does first, and in which environment."""
-
-    name: str
-    code: str
-    environment: Environment = Environment.LAMBDA
-
-    def __str__(self) -> str:
-        return self.name
-
-    def with_profile(self) -> "Start":
-        """Return the same start in the other environment."""
-        return replace(self, environment=Environment.PROFILE)
+# What Lambda gives a function: credentials, a region, and no file.
+ENVIRONMENT = {
+    "PATH": os.environ["PATH"],
+    "LANG": "C.UTF-8",
+    "AWS_ACCESS_KEY_ID": KEY,
+    "AWS_SECRET_ACCESS_KEY": KEY,
+    "AWS_SESSION_TOKEN": KEY,
+    "AWS_REGION": REGION,
+    "AWS_DEFAULT_REGION": REGION,
+    "AWS_LAMBDA_FUNCTION_NAME": "bench",
+}
 
 
-BOTO3 = Start("boto3", _BOTO3)
-HEARTBEAT = Start("Holdfast, SQSHeartbeat", _HEARTBEAT)
-QUEUE = Start("Holdfast, SQSQueue", _QUEUE)
-BATCH = Start("Holdfast, sqs_batch", _BATCH)
-PYDANTIC = Start("pydantic, without a call", _PYDANTIC)
-STARTS = (
-    BOTO3,
-    HEARTBEAT,
-    QUEUE,
-    BATCH,
-    PYDANTIC,
-    *(start.with_profile() for start in (BOTO3, HEARTBEAT, QUEUE)),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """The milliseconds of one start."""
-
-    cpu: float
-    wall: float
-
-
-Measured = Mapping[Start, Sequence[Taken]]
-
-
-def run(session: Session) -> Result:
-    """Run the benchmark and return its result."""
-    rounds = session.size(20, 5)
-    measured: dict[Start, list[Taken]] = defaultdict(list)
-    with serving() as ground, TemporaryDirectory() as home:
-        _write_profile(Path(home))
+def run_cold_start(session: Session) -> Result:
+    """Compare Holdfast with boto3, as in Lambda."""
+    title = "SQS: import and first message in a new process"
+    with serving_sqs() as make_place, TemporaryDirectory() as home:
+        contenders = {
+            name: partial(_start, make_place, code, home) for name, code in STARTS.items()
+        }
         # One round more, which compiles the modules and is not counted.
-        for start in session.interleaved(TITLE, STARTS, rounds=rounds + 1):
-            with ground.place(VISIBILITY_SECONDS) as place:
-                event = _send_messages(place)
-                measured[start].append(_start(start, place, Path(home), event))
-    return _result({start: taken[1:] for start, taken in measured.items()})
-
-
-def _write_profile(home: Path) -> None:
-    (home / "credentials").write_text(
-        f"[bench]\naws_access_key_id = {KEY}\naws_secret_access_key = {KEY}\n"
+        measured = session.measure(title, contenders, rounds=session.size(20, 5) + 1)
+    for rounds in measured.rounds.values():
+        del rounds[0]
+    bound = measured.ratio("pydantic, without a call", "boto3", "cpu")
+    return Result(
+        title,
+        ("", "CPU", "of boto3's", "wall clock"),
+        [
+            [name, cpu, f"{measured.ratio(name, 'boto3', 'cpu'):.2f} ×", wall]
+            for name, cpu, wall in measured.make_rows(
+                ("cpu", "{:,.0f} ms"), ("wall", "{:,.0f} ms")
+            )
+        ],
+        [
+            at_most(
+                f"{name}, as in Lambda: CPU at most 0.5 × boto3's",
+                measured.ratio(name, "boto3", "cpu"),
+                0.5,
+                "×",
+                bound=f"pydantic alone, with one message, takes {bound:.2f} ×",
+            )
+            for name in ("Holdfast, SQSHeartbeat", "Holdfast, SQSQueue")
+        ],
+        measured,
+        "From the first import to the first message, with compiled modules, without the "
+        "start of the interpreter and without TLS. Credentials and region are in variables.",
     )
-    (home / "config").write_text(f"[profile bench]\nregion = {REGION}\n")
+
+
+def _start(make_place: MakePlace, code: str, home: str) -> Figures:
+    with make_place(VISIBILITY_SECONDS) as place:
+        event = _send_messages(place)
+        script = _SCRIPT.format(endpoint=place.endpoint, url=place.url, event=event, code=code)
+        ran = subprocess.run(
+            [sys.executable, "-I", "-c", script],
+            env=ENVIRONMENT | {"HOME": home},
+            cwd=home,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    cpu, wall = (float(seconds) * 1000 for seconds in ran.stdout.split())
+    return {"cpu": cpu, "wall": wall}
 
 
 def _send_messages(place: Place) -> dict[str, Any]:
@@ -153,107 +150,3 @@ def _send_messages(place: Place) -> dict[str, Any]:
     client.send_message(QueueUrl=place.url, MessageBody='{"number": 1}')
     client.close()
     return {"Records": [record]}
-
-
-def _start(start: Start, place: Place, home: Path, event: Mapping[str, Any]) -> Taken:
-    script = _SCRIPT.format(
-        endpoint=place.endpoint, url=place.url, event=event, code=start.code
-    )
-    ran = subprocess.run(
-        [sys.executable, "-I", "-c", script],
-        env=_environment(start, home),
-        cwd=home,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    cpu, wall = (float(seconds) * 1000 for seconds in ran.stdout.split())
-    return Taken(cpu, wall)
-
-
-def _environment(start: Start, home: Path) -> dict[str, str]:
-    """Return a profile, or what Lambda gives a function: credentials, a region, no file."""
-    common = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8"}
-    if start.environment is Environment.PROFILE:
-        return common | {
-            "AWS_PROFILE": "bench",
-            "AWS_CONFIG_FILE": str(home / "config"),
-            "AWS_SHARED_CREDENTIALS_FILE": str(home / "credentials"),
-        }
-    return common | {
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": KEY,
-        "AWS_SESSION_TOKEN": KEY,
-        "AWS_REGION": REGION,
-        "AWS_DEFAULT_REGION": REGION,
-        "AWS_LAMBDA_FUNCTION_NAME": "bench",
-    }
-
-
-def _result(measured: Measured) -> Result:
-    return Result(
-        name=NAME,
-        title=TITLE,
-        columns=(
-            "",
-            "environment",
-            "CPU",
-            "lowest to highest",
-            "of boto3",
-            "wall clock",
-            "of boto3",
-        ),
-        rows=[_row(start, measured) for start in STARTS],
-        bars=_bars(measured),
-        notes=(
-            f"Median of {len(measured[BOTO3])} interleaved rounds, each in a new process with "
-            "compiled modules, from the first import to the first message, without the start "
-            "of the interpreter and without TLS.",
-            "boto3 makes a client, receives a message and parses its JSON. SQSHeartbeat reads "
-            "the visibility timeout, starts and stops. SQSQueue polls and validates the "
-            "message. sqs_batch handles an event with one message, which it extends first.",
-            "As in Lambda: credentials and region are in variables, and Holdfast reads them "
-            "itself. With a profile, botocore finds them, and importing it takes most of the "
-            "time.",
-        ),
-    )
-
-
-def _row(start: Start, measured: Measured) -> list[str]:
-    base = BOTO3 if start.environment is Environment.LAMBDA else BOTO3.with_profile()
-    cpu, wall = _cpu(measured[start]), _wall(measured[start])
-    return [
-        start.name,
-        start.environment.value,
-        f"{median(cpu):,.0f} ms",
-        spread(cpu),
-        f"{ratio(cpu, _cpu(measured[base])):.2f} ×",
-        f"{median(wall):,.0f} ms",
-        f"{ratio(wall, _wall(measured[base])):.2f} ×",
-    ]
-
-
-def _bars(measured: Measured) -> list[Bar]:
-    base = _cpu(measured[BOTO3])
-    figures = {start: ratio(_cpu(measured[start]), base) for start in measured}
-    bound = f"pydantic alone, with one message, takes {figures[PYDANTIC]:.2f} ×"
-    return [
-        Bar(
-            f"{start}, as in Lambda: CPU at most 0.5 × boto3's",
-            figures[start],
-            0.5,
-            "×",
-            at_least=False,
-            bound=bound if start is QUEUE else "",
-        )
-        for start in (HEARTBEAT, QUEUE)
-    ]
-
-
-def _cpu(taken: Sequence[Taken]) -> list[float]:
-    return [start.cpu for start in taken]
-
-
-def _wall(taken: Sequence[Taken]) -> list[float]:
-    return [start.wall for start in taken]

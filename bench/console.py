@@ -8,32 +8,29 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
-from statistics import median
 from threading import Thread
 from time import perf_counter
 
-from bench.figures import cpu_seconds
-from bench.holdfast import Holdfast
+from bench.own_queues import Holdfast
 from bench.payload import BenchTask
-from bench.session import Session, in_fresh_process
-from bench.verdict import Bar, Result, ratio, spread
+from bench.report import Bar, Result, at_most
+from bench.session import Figures, Session, cpu_seconds, in_fresh_process
 from holdfast.queues.sqlite.queue import SQLiteQueue
 from holdfast.worker.worker import Worker
 
-NAME = "console"
-TITLE = "Web console on a SQLite queue with a million messages"
 FILE = "work.db"
 MESSAGES, DEAD = "orders", "failed"  # the two queues
 KB = 1000
 STREAM = {"Accept": "text/event-stream"}
 ASSET = re.compile(rb'(?:href|src)="([^"]*/static/[^"]+)"')
-ALONE, WATCHED = "without a viewer", "with one viewer"
+ALONE, WATCHED = "worker without a viewer", "worker with one viewer"
+VIEWER = "console with one viewer, idle queue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +45,6 @@ class View:
     def has_count(self, body: str) -> bool:
         """Return whether a body shows the count."""
         return f"{self.count:,}" in body
-
-
-@dataclass(frozen=True, slots=True)
-class FirstView:
-    """The milliseconds until a page was there, and until its counts stood there."""
-
-    page: float
-    counts: float
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a worker did in some seconds."""
-
-    per_second: float
-    cpu_microseconds: float
 
 
 class Console:
@@ -120,19 +101,61 @@ def serve(folder: Path) -> Iterator[Console]:
         process.communicate(timeout=20)
 
 
-def run(session: Session) -> Result:
-    """Run the benchmark and return its result."""
-    count, dead = session.size(1_000_000, 20_000), session.size(100_000, 2_000)
+def run_console(session: Session) -> Result:
+    """Measure first views, the weight of pages, and what a viewer costs."""
+    title = "Web console on a SQLite queue with a million messages"
+    count, dead = session.size(1_000_000, 100_000), session.size(100_000, 2_000)
     with session.arena.room("console") as folder:
         in_fresh_process(fill, folder, count, dead)
         session.arena.settle(folder)
         views = _list_views(folder, count, dead)
-        first = _measure_first_views(session, folder, views)
         weights = _weigh_pages(folder, views)
-        idle = _measure_viewer(folder, views[1], session.size(30, 3))
-        work, busy = _measure_work(session, folder, views[1])
-    shares = {"idle queue": idle, "busy queue": median(busy)}
-    return _result(first, weights, shares, work, dead)
+        first = {
+            f"first view: {view.label}": partial(_open_first, folder, view) for view in views
+        }
+        measured = session.measure("first views", first)
+        queue, seconds = views[1], session.size(4, 1)
+        idle = {VIEWER: partial(_measure_viewer, folder, queue, session.size(10, 3))}
+        measured.rounds |= session.measure("a viewer", idle).rounds
+        # Last, because the workers empty the queue.
+        work = {
+            ALONE: partial(in_fresh_process, work_for, folder, seconds),
+            WATCHED: partial(_measure_watched, folder, queue, seconds),
+        }
+        measured.rounds |= session.measure("a worker and a viewer", work).rounds
+    slowest, counted = (
+        max(measured.median(name, figure) for name in first) for figure in ("page", "counts")
+    )
+    shares = {name: measured.median(name, "share") for name in (VIEWER, WATCHED)}
+    rows = [
+        [name, f"{measured.median(name, 'counts'):,.0f} ms with its counts"] for name in first
+    ]
+    rows += [[f"{name}: the console", f"{shares[name]:.2f} % of a core"] for name in shares]
+    rows += [[f"page: {label}", f"{weight:.1f} KB"] for label, weight in weights.items()]
+    rows += [[name, f"{measured.median(name):,.0f} messages/s"] for name in (ALONE, WATCHED)]
+    return Result(
+        title,
+        ("", "figure"),
+        rows,
+        [
+            at_most("first view within 300 ms", slowest, 300, "ms"),
+            at_most("first view with its counts within 300 ms", counted, 300, "ms"),
+            *(
+                at_most(f"{name}: the console takes at most 2 % of a core", share, 2, "%")
+                for name, share in shares.items()
+            ),
+            at_most("each page at most 60 KB compressed", max(weights.values()), 60, "KB"),
+            Bar(
+                "a worker with a viewer at least 95 % of its rate without",
+                100 * measured.ratio(WATCHED, ALONE),
+                95,
+                "%",
+            ),
+        ],
+        measured,
+        "The first view is that of a console that has just been started. A viewer is an open "
+        "stream of the queue's page. A page's weight is what a browser receives.",
+    )
 
 
 def fill(folder: Path, count: int, dead: int) -> None:
@@ -164,26 +187,17 @@ def _list_views(folder: Path, count: int, dead: int) -> list[View]:
 # -- the first view
 
 
-def _measure_first_views(
-    session: Session, folder: Path, views: list[View]
-) -> dict[View, list[FirstView]]:
-    """Open each page first in a console that has just been started."""
-    measured: dict[View, list[FirstView]] = defaultdict(list)
-    for view in session.interleaved("first view", views):
-        with serve(folder) as console:
-            measured[view].append(_open_first(console, view))
-    return measured
-
-
-def _open_first(console: Console, view: View) -> FirstView:
-    began = perf_counter()
-    with console.get(view.path) as response:
-        body = response.read().decode()
-    page = perf_counter() - began
-    while not view.has_count(body):
-        with console.get(view.path, **(STREAM if view.is_live else {})) as response:
-            body = _read_until_counted(response, view)
-    return FirstView(page * 1000, (perf_counter() - began) * 1000)
+def _open_first(folder: Path, view: View) -> Figures:
+    """Open a page first in a console that has just been started."""
+    with serve(folder) as console:
+        began = perf_counter()
+        with console.get(view.path) as response:
+            body = response.read().decode()
+        page = perf_counter() - began
+        while not view.has_count(body):
+            with console.get(view.path, **(STREAM if view.is_live else {})) as response:
+                body = _read_until_counted(response, view)
+        return {"page": page * 1000, "counts": (perf_counter() - began) * 1000}
 
 
 def _read_until_counted(response: HTTPResponse, view: View) -> str:
@@ -228,39 +242,33 @@ def _read_compressed(console: Console, path: str) -> bytes:
 # -- the cost of a viewer
 
 
-def _measure_viewer(folder: Path, view: View, seconds: int) -> float:
-    """Return the percentage of a core that a console with one viewer takes."""
+@contextmanager
+def _watch_console(folder: Path, view: View) -> Iterator[dict[str, float]]:
+    """Yield a dict that gets the percentage of a core that a watched console takes."""
+    figures: dict[str, float] = {}
     with serve(folder) as console, console.watch(view.path) as lines:
         time.sleep(2)  # the first view is measured on its own
         began, used = perf_counter(), console.read_cpu_seconds()
-        time.sleep(seconds)
-        share = (console.read_cpu_seconds() - used) / (perf_counter() - began) * 100
+        yield figures
+        spent = console.read_cpu_seconds() - used
+        figures["share"] = spent / (perf_counter() - began) * 100
         assert lines, "the stream of the page sent nothing"
-    return share
 
 
-def _measure_work(
-    session: Session, folder: Path, view: View
-) -> tuple[dict[str, list[Work]], list[float]]:
-    """Let a worker work with and without a console that shows its queue."""
-    work: dict[str, list[Work]] = defaultdict(list)
-    shares: list[float] = []
-    seconds = session.size(4, 1)
-    for way in session.interleaved("a worker and a viewer", (ALONE, WATCHED)):
-        if way == ALONE:
-            work[way].append(in_fresh_process(work_for, folder, seconds))
-            continue
-        with serve(folder) as console, console.watch(view.path) as lines:
-            time.sleep(1)
-            began, used = perf_counter(), console.read_cpu_seconds()
-            work[way].append(in_fresh_process(work_for, folder, seconds))
-            spent = console.read_cpu_seconds() - used
-            shares.append(spent / (perf_counter() - began) * 100)
-            assert lines, "the stream of the page sent nothing"
-    return work, shares
+def _measure_viewer(folder: Path, view: View, seconds: int) -> Figures:
+    with _watch_console(folder, view) as figures:
+        time.sleep(seconds)
+    return figures
 
 
-def work_for(folder: Path, seconds: float) -> Work:
+def _measure_watched(folder: Path, view: View, seconds: int) -> Figures:
+    """Let a worker work while a console shows its queue."""
+    with _watch_console(folder, view) as figures:
+        figures.update(in_fresh_process(work_for, folder, seconds))
+    return figures
+
+
+def work_for(folder: Path, seconds: float) -> Figures:
     """Work with an empty handler for some seconds."""
     queue = SQLiteQueue(folder / FILE, BenchTask, queue=MESSAGES)
     times: list[float] = []
@@ -272,80 +280,8 @@ def work_for(folder: Path, seconds: float) -> Work:
 
     worker = Worker(queue, note_time)
     used = cpu_seconds()
-    worker.run()
+    worker.run(until_empty=True)
     used = cpu_seconds() - used
     queue.close()
-    return Work((len(times) - 1) / (times[-1] - times[0]), used / len(times) * 1e6)
-
-
-# -- the result
-
-
-def _result(
-    first: dict[View, list[FirstView]],
-    weights: dict[str, float],
-    shares: dict[str, float],
-    work: dict[str, list[Work]],
-    dead: int,
-) -> Result:
-    rows = [_describe_view(view, rounds) for view, rounds in first.items()]
-    rows += [
-        [f"console with one viewer, {queue}", f"{share:.2f} % of a core", ""]
-        for queue, share in shares.items()
-    ]
-    rows += [[f"page: {label}", f"{weight:.1f} KB", ""] for label, weight in weights.items()]
-    rows += [_describe_work(way, rounds) for way, rounds in work.items()]
-    return Result(
-        name=NAME,
-        title=TITLE,
-        columns=("", "figure", "lowest to highest"),
-        rows=rows,
-        bars=_bars(first, weights, shares, work),
-        notes=(
-            "A real `holdfast web` and real requests. The first view is that of a console that "
-            "has just been started, up to the last byte. Its counts may follow in the stream, "
-            "or when it is loaded again.",
-            f"The {dead:,} dead letters are in a queue of their own in the same file.",
-            "A viewer is an open stream of server-sent events of the queue's page. A page's "
-            "weight is what a browser receives, compressed, with style, script and icon.",
-        ),
-    )
-
-
-def _describe_view(view: View, rounds: list[FirstView]) -> list[str]:
-    page, counts = (median(times) for times in zip(*map(astuple, rounds), strict=True))
-    figure = f"{page:,.0f} ms, with counts {counts:,.0f} ms"
-    return [f"first view: {view.label}", figure, spread([each.counts for each in rounds])]
-
-
-def _describe_work(way: str, rounds: list[Work]) -> list[str]:
-    rates = [each.per_second for each in rounds]
-    cpu = median(each.cpu_microseconds for each in rounds)
-    figure = f"{median(rates):,.0f} messages/s, {cpu:.0f} µs of CPU each"
-    return [f"worker {way}", figure, spread(rates)]
-
-
-def _bars(
-    first: dict[View, list[FirstView]],
-    weights: dict[str, float],
-    shares: dict[str, float],
-    work: dict[str, list[Work]],
-) -> list[Bar]:
-    slowest = max(median(each.page for each in rounds) for rounds in first.values())
-    counted = max(median(each.counts for each in rounds) for rounds in first.values())
-    alone, watched = ([each.per_second for each in work[way]] for way in (ALONE, WATCHED))
-    return [
-        Bar("first view within 300 ms", slowest, 300, "ms", at_least=False),
-        Bar("first view with its counts within 300 ms", counted, 300, "ms", at_least=False),
-        *(
-            Bar(f"one viewer, {queue}: at most 2 % of a core", share, 2, "%", at_least=False)
-            for queue, share in shares.items()
-        ),
-        Bar("each page at most 60 KB compressed", max(weights.values()), 60, "KB", False),
-        Bar(
-            "a worker with a viewer at least 95 % of its rate without",
-            100 * ratio(watched, alone),
-            95,
-            "%",
-        ),
-    ]
+    rate = (len(times) - 1) / (times[-1] - times[0])
+    return {"rate": rate, "cpu": used / len(times) * 1e6}

@@ -1,31 +1,47 @@
-"""The interface of contenders, and the facts about each."""
+"""The queues that are compared: what each must do, the facts about it, and where it is.
+
+Imports are inside the constructors: a measurement's process loads only the queue it measures,
+so memory figures are its own.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+from bench.payload import body, number_of
 
 
-class Contender(Protocol):
-    """A queue that one process has opened in a folder, used through its public API."""
+class Contender:
+    """A queue that one process has opened in a folder, used through its public API.
+
+    By default a payload is bytes of JSON, made before the clock starts.
+    """
 
     def fill(self, count: int) -> None:
         """Push `count` payloads before the measurement."""
+        for number in range(count):
+            self.push(self.payload(number))
 
     def payload(self, number: int) -> Any:
         """Return an argument for `push`, made before the clock starts."""
+        return body(number)
 
     def push(self, payload: Any) -> None:
         """Push a payload."""
+        raise NotImplementedError
 
     def claim(self) -> Any | None:
-        """Claim a message and read its payload; None if there is none."""
+        """Claim a message, or a batch as a list, and read it; None if there is none."""
+        raise NotImplementedError
 
     def done(self, claimed: Any) -> None:
-        """Complete a claimed message."""
+        """Complete what was claimed."""
 
     def identity(self, claimed: Any) -> str:
-        """Return which payload it is, to find duplicates."""
+        """Return which payload a claimed message is, to find duplicates."""
+        return number_of(claimed)
 
     def close(self) -> None:
         """Close the queue."""
@@ -37,20 +53,17 @@ class Card:
 
     name: str
     open: Callable[[Path], Contender]
-    redelivers: str  # how a killed worker's message is redelivered
-    survives: bool  # whether a killed worker's message is kept
-    syncs: str  # what a commit reaches: "kernel" or "disk"
-    api: str
+    redelivers: str = ""  # how a killed worker's message is redelivered
+    survives: bool = True  # whether a killed worker's message is kept
+    syncs: bool = False  # whether a commit reaches the disk
     one_file: bool = False  # a database, which is filled once and copied for each measurement
     batch: int = 1  # messages in a payload and in a claim
 
 
-def card_named(name: str) -> Card:
-    """Return the card of that name."""
-    from bench.bare import BARE
-    from bench.holdfast import FILES, SQLITE
+@cache
+def get_cards() -> dict[str, Card]:
+    """Return all contenders by their names."""
+    from bench.own_queues import OWN
     from bench.peers import PEERS
-    from bench.raw_sqlite import RAW
 
-    cards = (BARE, *FILES, *SQLITE, *RAW, *PEERS)
-    return next(card for card in cards if card.name == name)
+    return {card.name: card for card in (*OWN, *PEERS)}

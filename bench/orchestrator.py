@@ -1,55 +1,133 @@
 """orchestrator: send the heartbeats of 10,000 jobs from one process."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import asyncio
+import socket
+from functools import partial
+from multiprocessing.connection import Connection
 from statistics import median
 from time import sleep
 from typing import Any
 
-from bench.aws_clients import BOTO3, LEAN, make_client
-from bench.figures import MIB, cpu_seconds, memory_bytes
-from bench.orchestrator_server import ANSWER_SECONDS, serving
-from bench.session import Session, in_fresh_process
-from bench.verdict import Bar, Result
+from bench.report import Bar, Result, at_most
+from bench.session import (
+    MIB,
+    Figures,
+    Session,
+    cpu_seconds,
+    in_fresh_process,
+    read_memory_bytes,
+    serving,
+)
+from bench.sqs_server import BOTO3, LEAN, make_client
 from holdfast.exports.heartbeat_schedule import HeartbeatTiming
 from holdfast.exports.model import ExportJob, JobState, JobStatus, TaskToken
 from holdfast.exports.orchestrator import HeartbeatOrchestrator
 from holdfast.exports.ports import StepFunctions
 from holdfast.lease.clock import SYSTEM_CLOCK
 
-NAME = "orchestrator"
-TITLE = "10,000 jobs kept alive at Step Functions"
 ENGINE = "no network: the engine alone"
 THREADS = 32  # that send, the default
 BURSTS = {LEAN: 3, BOTO3: 1, ENGINE: 1}  # times that all heartbeats are due at once
+ANSWER_SECONDS = 0.020
 MAX_SECONDS_AT_ONCE = 8.0  # for 10,000 jobs
 MAX_LATE_PERCENT = 2.0  # of the interval
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """The figures of one measurement."""
-
-    beats: int
-    failed: int
-    jobs: int
-    interval: float
-    late_p50: float  # seconds
-    late_p99: float
-    cpu_each: float  # seconds
-    at_once: float  # seconds to send all heartbeats if all are due, the median of the bursts
-    memory: int  # bytes above idle
-
-
-def run(session: Session) -> Result:
-    """Run the benchmark and return its result."""
+def run_orchestrator(session: Session) -> Result:
+    """Compare both clients with the engine alone."""
+    title = "10,000 jobs kept alive at Step Functions"
     jobs, interval = session.size(10_000, 1_000), float(session.size(30, 3))
-    measured: dict[str, Kept] = {}
-    with serving() as endpoint:
+    with serving(serve) as endpoint:
+        contenders = {
+            way: partial(in_fresh_process, keep, way, endpoint, jobs, interval)
+            for way in BURSTS
+        }
         # One round takes five minutes, because lateness is counted over whole intervals.
-        for way in session.interleaved(TITLE, list(BURSTS), rounds=1):
-            measured[way] = in_fresh_process(keep, way, endpoint, jobs, interval)
-    return _result(measured)
+        measured = session.measure(title, contenders, rounds=1)
+    at_once = MAX_SECONDS_AT_ONCE * jobs / 10_000
+    late = measured.median(LEAN, "late_p99") / 10 / interval
+    beats = min(measured.median(way, "beats") for way in BURSTS) / jobs / 2
+    return Result(
+        title,
+        ("", "late p50", "late p99", "all at once", "CPU per beat", "memory"),
+        measured.make_rows(
+            ("late_p50", "{:.1f} ms"),
+            ("late_p99", "{:.1f} ms"),
+            ("at_once", "{:.1f} s"),
+            ("cpu", "{:.3f} ms"),
+            ("mib", "{:.0f} MiB"),
+        ),
+        [
+            at_most(
+                f"{jobs:,} beats that are due at once, through HTTP, within {at_once:g} s",
+                measured.median(LEAN, "at_once"),
+                at_once,
+                "s",
+            ),
+            at_most(
+                f"beats late by less than {MAX_LATE_PERCENT:g} % of the interval (p99)",
+                late,
+                MAX_LATE_PERCENT,
+                "%",
+            ),
+            Bar("every job beaten in every interval", beats, 0.999, ""),
+            at_most("no beat failed", sum(measured.sum(way, "failed") for way in BURSTS), 0),
+        ],
+        measured,
+        f"One beat per job every {interval:g} s; each is answered after "
+        f"{ANSWER_SECONDS * 1000:g} ms, so {THREADS} threads need at least "
+        f"{jobs * ANSWER_SECONDS / THREADS:.2f} s for all at once.",
+    )
+
+
+# -- a Step Functions in a separate process
+
+_ANSWER = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.0\r\nx-amzn-RequestId: 1\r\n"
+    b"Content-Length: 2\r\n\r\n{}"
+)
+
+
+class Callbacks(asyncio.Protocol):
+    """The part of HTTP that a client needs for one request after another."""
+
+    def __init__(self) -> None:
+        self._got = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept a connection."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Answer each complete request."""
+        self._got += data
+        head, end, body = self._got.partition(b"\r\n\r\n")
+        if end and len(body) >= _length(head):
+            self._got = body[_length(head) :]
+            asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._answer)
+
+    def _answer(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(_ANSWER)
+
+
+def _length(head: bytes) -> int:
+    _, _, rest = head.lower().partition(b"content-length:")
+    return int(rest.split(b"\r\n", 1)[0] or 0)
+
+
+def serve(answer: Connection) -> None:
+    """Send the address, then serve until killed."""
+    asyncio.run(_serve(answer))
+
+
+async def _serve(answer: Connection) -> None:
+    listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+    server = await asyncio.get_running_loop().create_server(Callbacks, sock=listening)
+    answer.send(f"http://127.0.0.1:{listening.getsockname()[1]}")
+    await server.serve_forever()
 
 
 # -- in a separate process
@@ -105,10 +183,10 @@ class Noted:
     send_task_success = send_task_failure = None
 
 
-def keep(way: str, url: str, jobs: int, interval: float) -> Kept:
+def keep(way: str, url: str, jobs: int, interval: float) -> Figures:
     """Send heartbeats and return the figures."""
     shelf, noted = Shelf(jobs), Noted(Prompt() if way == ENGINE else _over_http(way, url))
-    idle = memory_bytes()
+    idle = read_memory_bytes()
     step_functions: StepFunctions = noted  # type: ignore[assignment]
     rhythm = HeartbeatTiming(interval, SYSTEM_CLOCK.monotonic())
     orchestrator = HeartbeatOrchestrator(
@@ -127,11 +205,18 @@ def keep(way: str, url: str, jobs: int, interval: float) -> Kept:
     sleep(interval * 2)
     used = (cpu_seconds() - used) / max(1, len(noted.begun))
     late = sorted(_lateness(rhythm, job_id, at) for job_id, at in noted.begun)
-    beats, memory = len(noted.begun), memory_bytes() - idle
+    beats, memory = len(noted.begun), read_memory_bytes() - idle
     at_once = median(_send_all(orchestrator, jobs) for _ in range(BURSTS[way]))
     orchestrator.stop()
-    p50, p99 = late[len(late) // 2], late[len(late) * 99 // 100]
-    return Kept(beats, noted.failed, jobs, interval, p50, p99, used, at_once, memory)
+    return {
+        "beats": beats,
+        "failed": noted.failed,
+        "late_p50": late[len(late) // 2] * 1000,
+        "late_p99": late[len(late) * 99 // 100] * 1000,
+        "cpu": used * 1000,
+        "at_once": at_once,
+        "mib": memory / MIB,
+    }
 
 
 def _lateness(rhythm: HeartbeatTiming, job_id: str, at: float) -> float:
@@ -152,83 +237,3 @@ def _over_http(client: str, url: str) -> Any:
     return StepFunctionsCallbacks(
         make_client(client, url, lambda: make_fail_fast_client("stepfunctions", 60.0))
     )
-
-
-# -- the report
-
-
-def _result(measured: Mapping[str, Kept]) -> Result:
-    http = measured[LEAN]
-    return Result(
-        name=NAME,
-        title=TITLE,
-        columns=(
-            "",
-            "jobs",
-            "beats",
-            "late p50",
-            "late p99",
-            "all at once",
-            "CPU per beat",
-            "memory",
-        ),
-        rows=[_row(way, kept) for way, kept in measured.items()],
-        bars=[
-            Bar(
-                f"{http.jobs:,} beats that are due at once, through HTTP, within "
-                f"{_max_seconds_at_once(http):g} s",
-                http.at_once,
-                _max_seconds_at_once(http),
-                "s",
-                at_least=False,
-            ),
-            Bar(
-                f"beats late by less than {MAX_LATE_PERCENT:g} % of the interval (p99)",
-                http.late_p99 / http.interval * 100,
-                MAX_LATE_PERCENT,
-                "%",
-                at_least=False,
-            ),
-            Bar(
-                "every job beaten in every interval",
-                min(kept.beats / kept.jobs / 2 for kept in measured.values()),
-                0.999,
-                "",
-            ),
-            Bar(
-                "no beat failed",
-                sum(kept.failed for kept in measured.values()),
-                0,
-                "",
-                at_least=False,
-            ),
-        ],
-        notes=(
-            f"One beat per job every {http.interval:g} s; each is answered after "
-            f"{ANSWER_SECONDS * 1000:g} ms. The clients call a server at the loopback. "
-            "Lateness is counted from the job's place in the interval to the begin of the "
-            "call, over two intervals. CPU of the beating process alone, the listing of the "
-            "jobs included.",
-            f"{THREADS} threads send, so {http.jobs:,} answers of "
-            f"{ANSWER_SECONDS * 1000:g} ms take at least "
-            f"{http.jobs * ANSWER_SECONDS / THREADS:.2f} s. All at once is the median "
-            f"of {BURSTS[LEAN]} times with the lean client, and one time with the others.",
-        ),
-    )
-
-
-def _max_seconds_at_once(kept: Kept) -> float:
-    return MAX_SECONDS_AT_ONCE * kept.jobs / 10_000
-
-
-def _row(way: str, kept: Kept) -> Sequence[str]:
-    return [
-        way,
-        f"{kept.jobs:,}",
-        f"{kept.beats:,}",
-        f"{kept.late_p50 * 1000:.1f} ms",
-        f"{kept.late_p99 * 1000:.1f} ms",
-        f"{kept.at_once:.1f} s",
-        f"{kept.cpu_each * 1000:.3f} ms",
-        f"{kept.memory / MIB:.0f} MiB",
-    ]

@@ -1,44 +1,34 @@
 """The peers, each through its public API.
 
-Imports are inside the constructors: a measurement's process loads only the queue it
-measures, so memory figures are its own. What becomes of a killed worker's message was
-read in the source of the pinned versions.
+What becomes of a killed worker's message was read in the source of the pinned versions.
 """
 
 import time
 from pathlib import Path
 from typing import Any
 
-from bench.contender import Card
+from bench.contender import Card, Contender
 from bench.payload import body, number_of
 
 LEASE_SECONDS = 600
 MANY = 100_000
 
 
-class Dirq:
+class Dirq(Contender):
     """dirq with its own loop: iterate over names, lock, get, remove."""
 
     def __init__(self, path: Path) -> None:
         from dirq.QueueSimple import QueueSimple  # type: ignore[import-untyped]
 
         self._queue = QueueSimple(str(path / "dirq"))
+        self.push = self._queue.add
         self._listed = False
 
     def fill(self, count: int) -> None:
-        """Push `count` payloads before the measurement."""
+        """Push `count` payloads, many from a full minute on: it cuts its folders by it."""
         if count > MANY:
-            time.sleep(60 - time.time() % 60)  # see the notes of backlog.py
-        for number in range(count):
-            self.push(self.payload(number))
-
-    def payload(self, number: int) -> bytes:
-        """Return an argument for `push`."""
-        return body(number)
-
-    def push(self, payload: bytes) -> None:
-        """Push a payload."""
-        self._queue.add(payload)
+            time.sleep(60 - time.time() % 60)
+        super().fill(count)
 
     def claim(self) -> tuple[str, bytes] | None:
         """Claim a message; None if there is none."""
@@ -59,11 +49,8 @@ class Dirq:
         """Return which payload it is."""
         return number_of(claimed[1])
 
-    def close(self) -> None:
-        """Close the queue."""
 
-
-class PersistQueue:
+class PersistQueue(Contender):
     """persist-queue."""
 
     def __init__(self, path: Path) -> None:
@@ -72,20 +59,8 @@ class PersistQueue:
 
         # auto_resume would take over messages that other live processes hold.
         self._queue = SQLiteAckQueue(str(path / "persist"), auto_resume=False)
+        self.push, self.close = self._queue.put, self._queue.close
         self._empty = Empty
-
-    def fill(self, count: int) -> None:
-        """Push `count` payloads before the measurement."""
-        for number in range(count):
-            self.push(self.payload(number))
-
-    def payload(self, number: int) -> bytes:
-        """Return an argument for `push`."""
-        return body(number)
-
-    def push(self, payload: bytes) -> None:
-        """Push a payload."""
-        self._queue.put(payload)
 
     def claim(self) -> dict[str, Any] | None:
         """Claim a message; None if there is none."""
@@ -103,12 +78,8 @@ class PersistQueue:
         """Return which payload it is."""
         return number_of(claimed["data"])
 
-    def close(self) -> None:
-        """Close the queue."""
-        self._queue.close()
 
-
-class LiteQueue:
+class LiteQueue(Contender):
     """litequeue."""
 
     def __init__(self, path: Path) -> None:
@@ -116,24 +87,17 @@ class LiteQueue:
 
         path.mkdir(exist_ok=True)
         self._queue = Queue(path / "litequeue.db")
+        self.push, self.claim = self._queue.put, self._queue.pop
+        self.close = self._queue.close
 
     def fill(self, count: int) -> None:
         """Push `count` payloads before the measurement."""
         with self._queue.transaction():
-            for number in range(count):
-                self.push(self.payload(number))
+            super().fill(count)
 
     def payload(self, number: int) -> str:
         """Return an argument for `push`."""
         return body(number).decode()
-
-    def push(self, payload: str) -> None:
-        """Push a payload."""
-        self._queue.put(payload)
-
-    def claim(self) -> Any | None:
-        """Claim a message; None if there is none."""
-        return self._queue.pop()
 
     def done(self, claimed: Any) -> None:
         """Complete a claimed message."""
@@ -143,45 +107,16 @@ class LiteQueue:
         """Return which payload it is."""
         return number_of(claimed.data)
 
-    def close(self) -> None:
-        """Close the queue."""
-        self._queue.close()
 
-
-class Huey:
+class Huey(Contender):
     """huey with either storage. `dequeue` removes a message, so none is completed."""
 
     def __init__(self, storage: Any) -> None:
-        self._storage = storage
-
-    def fill(self, count: int) -> None:
-        """Push `count` payloads before the measurement."""
-        for number in range(count):
-            self.push(self.payload(number))
-
-    def payload(self, number: int) -> bytes:
-        """Return an argument for `push`."""
-        return body(number)
-
-    def push(self, payload: bytes) -> None:
-        """Push a payload."""
-        self._storage.enqueue(payload)
-
-    def claim(self) -> bytes | None:
-        """Claim a message; None if there is none."""
-        claimed: bytes | None = self._storage.dequeue()
-        return claimed
-
-    def done(self, claimed: bytes) -> None:
-        """Complete a claimed message."""
+        self.push, self.claim, self.close = storage.enqueue, storage.dequeue, storage.close
 
     def identity(self, claimed: bytes) -> str:
         """Return which payload it is."""
         return number_of(bytes(claimed))
-
-    def close(self) -> None:
-        """Close the queue."""
-        self._storage.close()
 
 
 def open_huey_files(path: Path) -> Huey:
@@ -198,7 +133,7 @@ def open_huey_sqlite(path: Path) -> Huey:
     return Huey(SqliteStorage("bench", str(path / "huey.db")))
 
 
-class TaskQueue:
+class TaskQueue(Contender):
     """task-queue with `fq://`, without threads and the insert counter, which syncs often."""
 
     def __init__(self, path: Path) -> None:
@@ -206,6 +141,7 @@ class TaskQueue:
 
         address = f"fq://{path / 'taskqueue'}"
         self._queue = taskqueue.TaskQueue(address, n_threads=0, progress=False)
+        self.done = self._queue.delete
         self._task = taskqueue.FunctionTask
         self._empty = taskqueue.QueueEmptyError
 
@@ -229,68 +165,18 @@ class TaskQueue:
         except self._empty:
             return None
 
-    def done(self, claimed: Any) -> None:
-        """Complete a claimed message."""
-        self._queue.delete(claimed)
-
     def identity(self, claimed: Any) -> str:
         """Return which payload it is."""
         return number_of(claimed.args[0])
 
-    def close(self) -> None:
-        """Close the queue."""
 
-
-PEERS = (
-    Card(
-        name="dirq",
-        open=Dirq,
-        redelivers="when purge() is called",
-        survives=True,
-        syncs="kernel",
-        api="QueueSimple",
-    ),
-    Card(
-        name="persist-queue",
-        open=PersistQueue,
-        redelivers="when reopened",
-        survives=True,
-        syncs="disk",
-        api="SQLiteAckQueue",
-        one_file=True,
-    ),
-    Card(
-        name="litequeue",
-        open=LiteQueue,
-        redelivers="when retried by hand",
-        survives=True,
-        syncs="kernel",
-        api="LiteQueue",
-        one_file=True,
-    ),
-    Card(
-        name="huey files",
-        open=open_huey_files,
-        redelivers="no: lost",
-        survives=False,
-        syncs="kernel",
-        api="FileStorage",
-    ),
-    Card(
-        name="huey SQLite",
-        open=open_huey_sqlite,
-        redelivers="no: lost",
-        survives=False,
-        syncs="disk",
-        api="SqliteStorage",
-        one_file=True,
-    ),
-    Card(
-        name="task-queue",
-        open=TaskQueue,
-        redelivers="yes, after the lease",
-        survives=True,
-        syncs="kernel",
-        api="TaskQueue fq://",
-    ),
+DIRQ = Card("dirq", Dirq, "when purge() is called")
+PERSIST_QUEUE = Card("persist-queue", PersistQueue, "when reopened", syncs=True, one_file=True)
+LITEQUEUE = Card("litequeue", LiteQueue, "when retried by hand", one_file=True)
+HUEY_FILES = Card("huey files", open_huey_files, "no: lost", survives=False)
+HUEY_SQLITE = Card(
+    "huey SQLite", open_huey_sqlite, "no: lost", survives=False, syncs=True, one_file=True
 )
+TASK_QUEUE = Card("task-queue", TaskQueue, "yes, after the lease")
+PEERS = (DIRQ, PERSIST_QUEUE, LITEQUEUE, HUEY_FILES, HUEY_SQLITE, TASK_QUEUE)
+SQLITE_PEERS = (DIRQ, PERSIST_QUEUE, LITEQUEUE, HUEY_SQLITE)

@@ -1,4 +1,4 @@
-"""An SQS server for the bench: ministack in a separate process, which counts calls.
+"""An AWS server for the bench: ministack in a separate process, which counts calls of SQS.
 
 What the contenders asked for is counted here, on the server's side of the wire, and so are
 the times: a drain begins when the first receive that brings something comes in, and ends
@@ -11,12 +11,34 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any
+from unittest.mock import patch
+from urllib.request import Request, urlopen
+
+from bench.session import serving
 
 CONTROL = "/bench"
+REGION = "us-east-1"
+ACCOUNT = "000000000000"
+KEY = "bench"
+# In this environment no client calls Amazon.
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": KEY,
+    "AWS_SECRET_ACCESS_KEY": KEY,
+    "AWS_DEFAULT_REGION": REGION,
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "NO_PROXY": "127.0.0.1",
+    "no_proxy": "127.0.0.1",
+    "IOT_MTLS_ENABLED": "0",  # it would listen on all addresses
+}
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -170,3 +192,84 @@ def serve(answer: Connection, services: str = "sqs") -> None:
     config.loglevel = "ERROR"
     answer.send(f"http://127.0.0.1:{port}")
     asyncio.run(run(Counting(app), config))
+
+
+def serve_dynamodb(answer: Connection) -> None:
+    """Serve DynamoDB until killed."""
+    os.environ.update(ENVIRONMENT)
+    serve(answer, services="dynamodb")
+
+
+# -- for the processes that call the server
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A queue, as it is passed to the processes that use it."""
+
+    endpoint: str
+    queue: str
+    visibility_seconds: int
+
+    @property
+    def url(self) -> str:
+        """Return the queue's URL."""
+        return f"{self.endpoint}/{ACCOUNT}/{self.queue}"
+
+    def client(self, **config: Any) -> Any:
+        """Return a client of the server."""
+        import boto3
+        from botocore.config import Config
+
+        return boto3.client("sqs", endpoint_url=self.endpoint, config=Config(**config))
+
+    def read_figures(self, method: str = "GET", process: int | str = "") -> Figures:
+        """Return the server's figures. DELETE resets them, PUT names the worker to measure."""
+        request = Request(f"{self.endpoint}{CONTROL}?{process}", method=method)
+        with urlopen(request, timeout=30) as answer:
+            return Figures(**json.load(answer))
+
+    def await_figure(self, name: str, number: int, timeout_seconds: float = 60.0) -> Figures:
+        """Wait until the server has counted so many, or the timeout is over."""
+        give_up_at = time.monotonic() + timeout_seconds
+        while getattr(figures := self.read_figures(), name) < number:
+            if time.monotonic() > give_up_at:
+                break
+            time.sleep(0.02)
+        return figures
+
+
+MakePlace = Callable[[int], AbstractContextManager[Place]]
+
+
+@contextmanager
+def serving_sqs() -> Iterator[MakePlace]:
+    """Run a server, and yield a function that makes a queue for a visibility timeout."""
+    numbers = count(1)
+
+    @contextmanager
+    def make_place(endpoint: str, visibility_seconds: int) -> Iterator[Place]:
+        place = Place(endpoint, f"bench-{next(numbers)}", visibility_seconds)
+        client = place.client()
+        attributes = {"VisibilityTimeout": str(visibility_seconds)}
+        client.create_queue(QueueName=place.queue, Attributes=attributes)
+        place.read_figures("DELETE")
+        yield place
+        client.delete_queue(QueueUrl=place.url)
+        client.close()
+
+    with patch.dict(os.environ, ENVIRONMENT), serving(serve) as endpoint:
+        yield partial(make_place, endpoint)
+
+
+LEAN, BOTO3 = "lean client (default)", "boto3's client"
+
+
+def make_client(name: str, endpoint: str, make: Callable[[], Any]) -> Any:
+    """Make one of Holdfast's two clients, as Holdfast does. The environment stays changed."""
+    choice = {"HOLDFAST_AWS_CLIENT": "boto3" if name == BOTO3 else "auto"}
+    os.environ.update(ENVIRONMENT | choice, AWS_ENDPOINT_URL=endpoint)
+    client = make()
+    is_boto3 = type(client).__module__.startswith("botocore.")
+    assert is_boto3 == (name == BOTO3), f"{name}: got a {type(client)}"
+    return client

@@ -1,25 +1,21 @@
 """telemetry: measure what metrics and traces cost a worker with an empty handler on SQLite."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import Any
 
-from bench.figures import cpu_seconds
-from bench.holdfast import SQLITE_FILE, SQLITE_ONE
-from bench.measure import filled
+from bench.cycles import fill_queue
+from bench.own_queues import SQLITE, open_sqlite_at
 from bench.payload import BenchTask
-from bench.session import Session, in_fresh_process
-from bench.verdict import Bar, Result, ratio, spread
+from bench.report import Bar, Result
+from bench.session import Figures, Session, cpu_seconds, in_fresh_process
+from bench.workers import do_nothing
 from holdfast.events import Events
-from holdfast.queues.sqlite.queue import SQLiteQueue
 from holdfast.worker.worker import Worker
 
-NAME = "telemetry"
-TITLE = "SQLite queue: metrics and traces of a worker with an empty handler"
 WARM_UP = 200
 
 Handler = Callable[[BenchTask], None]
@@ -33,9 +29,6 @@ class Way:
     metrics: str | None = None  # prometheus, otel or emf
     sampled: float | None = None  # the part of the traces that is recorded; None: no tracing
     is_bare: bool = False  # only the SDK: one histogram and one span per message
-
-    def __str__(self) -> str:
-        return self.label
 
 
 OFF = Way("off")
@@ -61,33 +54,45 @@ BOUNDS = {
 WAYS = (OFF, PROMETHEUS, EMF, *BOUNDS, *dict.fromkeys(BOUNDS.values()), OFF_AGAIN)
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """How fast a worker was from its first message to its last."""
+def run_telemetry(session: Session) -> Result:
+    """Compare the rates with and without telemetry."""
+    title = "SQLite queue: metrics and traces of a worker with an empty handler"
+    contenders = {way.label: partial(_measure, session, way) for way in WAYS}
+    measured = session.measure(title, contenders)
 
-    per_second: float
-    cpu_microseconds: float
+    def keep(way: Way) -> float:
+        return 100 * measured.ratio(way.label, OFF.label)
+
+    def make_bar(way: Way) -> Bar:
+        promise = f"{way.label} at least 90 % of the rate without"
+        bare = BOUNDS.get(way)
+        bound = f"{bare.label} keeps {keep(bare):.0f} %" if bare else ""
+        return Bar(promise, keep(way), 90, "%", aim=way is ALL_TRACES, bound=bound)
+
+    rows = measured.make_rows(("rate", "{:,.0f}"), ("cpu", "{:.0f} µs"))
+    return Result(
+        title,
+        ("", "messages/s", "CPU per message", "of the rate without"),
+        [[*row, f"{keep(way):.1f} %"] for row, way in zip(rows, WAYS, strict=True)],
+        [make_bar(way) for way in (PROMETHEUS, EMF, *BOUNDS)],
+        measured,
+        "The lines of the SDK alone are the bound: Holdfast is off, and the handler calls "
+        "`start_as_current_span` and `record` once per message. Spans are dropped.",
+    )
 
 
-Measured = Mapping[Way, Sequence[Speed]]
-
-
-def run(session: Session) -> Result:
-    """Run the benchmark and return its result."""
+def _measure(session: Session, way: Way) -> Figures:
     count = session.size(8_000, 1_000)
-    measured: dict[Way, list[Speed]] = defaultdict(list)
-    for way in session.interleaved(TITLE, WAYS):
-        with session.arena.room(way.label, gib=1) as path:
-            queue = filled(session, SQLITE_ONE, path, count)
-            measured[way].append(in_fresh_process(measure, way, queue, count))
-    return _result(measured, count)
+    with session.arena.room(way.label, gib=1) as path:
+        queue = fill_queue(session, SQLITE, path, count)
+        return in_fresh_process(measure, way, queue, count)
 
 
-def measure(way: Way, path: Path, count: int) -> Speed:
+def measure(way: Way, path: Path, count: int) -> Figures:
     """Measure a worker, without starting and stopping."""
     times: list[float] = []
     cpu_times: list[float] = []
-    handle = _make_bare_handler(way) if way.is_bare else _do_nothing
+    handle = _make_bare_handler(way) if way.is_bare else do_nothing
 
     def note_time(message: BenchTask) -> None:
         if len(times) in (WARM_UP, count - 1):
@@ -97,19 +102,15 @@ def measure(way: Way, path: Path, count: int) -> Speed:
 
     queue = _open_queue(path, way)
     Worker(queue, note_time).run(until_empty=True)
-    assert len(times) == count, f"{way}: {len(times):,} of {count:,} were handled"
+    assert len(times) == count, f"{way.label}: {len(times):,} of {count:,} were handled"
     measured = count - 1 - WARM_UP
     cpu = (cpu_times[-1] - cpu_times[0]) / measured * 1e6
-    return Speed(measured / (times[-1] - times[WARM_UP]), cpu)
+    return {"rate": measured / (times[-1] - times[WARM_UP]), "cpu": cpu}
 
 
-def _do_nothing(message: BenchTask) -> None:
-    pass
-
-
-def _open_queue(path: Path, way: Way) -> SQLiteQueue[BenchTask]:
+def _open_queue(path: Path, way: Way) -> Any:
     subscribers = [] if way.is_bare else _make_subscribers(way.metrics)
-    queue = SQLiteQueue(path / SQLITE_FILE, BenchTask, events=Events(*subscribers))
+    queue = open_sqlite_at(path, events=Events(*subscribers))
     if way.sampled is not None and not way.is_bare:
         from holdfast.telemetry import OpenTelemetryTracing
 
@@ -133,7 +134,7 @@ def _make_subscribers(metrics: str | None) -> list[Callable[[Any], None]]:
 
 def _make_bare_handler(way: Way) -> Handler:
     """Return a handler that makes the least calls of the SDK that any tracing needs."""
-    handle: Handler = _do_nothing
+    handle: Handler = do_nothing
     if way.sampled is not None:
         tracer = _make_tracer_provider(way.sampled).get_tracer("bench")
 
@@ -175,57 +176,3 @@ def _make_tracer_provider(sampled: float) -> Any:
     provider = TracerProvider(sampler=ParentBasedTraceIdRatio(sampled))
     provider.add_span_processor(BatchSpanProcessor(Drop()))
     return provider
-
-
-def _result(measured: Measured, count: int) -> Result:
-    return Result(
-        name=NAME,
-        title=TITLE,
-        columns=(
-            "",
-            "messages/s",
-            "lowest to highest",
-            "of the rate without",
-            "CPU per message",
-        ),
-        rows=[
-            [
-                way.label,
-                f"{median(_list_rates(speeds)):,.0f}",
-                spread(_list_rates(speeds)),
-                f"{_compare(measured, way):.1f} %",
-                f"{median(speed.cpu_microseconds for speed in speeds):.0f} µs",
-            ]
-            for way, speeds in measured.items()
-        ],
-        bars=_bars(measured),
-        notes=(
-            f"{count:,} messages waiting, one thread; from the first to the last. Spans go to "
-            "a BatchSpanProcessor whose exporter drops them.",
-            "The lines of the SDK alone are the bound: Holdfast is off, and the handler calls "
-            "`start_as_current_span` and `record` once per message.",
-        ),
-    )
-
-
-def _list_rates(speeds: Sequence[Speed]) -> list[float]:
-    return [speed.per_second for speed in speeds]
-
-
-def _compare(measured: Measured, way: Way) -> float:
-    return 100 * ratio(_list_rates(measured[way]), _list_rates(measured[OFF]))
-
-
-def _bars(measured: Measured) -> list[Bar]:
-    def keep(way: Way) -> Bar:
-        bound = BOUNDS.get(way)
-        return Bar(
-            f"{way} at least 90 % of the rate without",
-            _compare(measured, way),
-            90,
-            "%",
-            aim=way is ALL_TRACES,
-            bound=f"{bound} keeps {_compare(measured, bound):.0f} %" if bound else "",
-        )
-
-    return [keep(way) for way in (PROMETHEUS, EMF, *BOUNDS)]

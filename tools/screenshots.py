@@ -6,11 +6,9 @@ word as its argument it writes only the views whose name contains it, and no oth
 """
 
 import logging
-import math
 import shutil
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -109,24 +107,9 @@ def draw(page: Page, name: str) -> None:
 
 
 def shrink(source: Path, target: Path) -> None:
-    """Write an image with 256 colours: the most frequent, and those least like these."""
-    with Image.open(source) as file:
-        image = file.convert("RGB")
-    counts = sorted(image.getcolors(image.width * image.height) or [], reverse=True)
-    colours = [colour for _, colour in counts]
-    chosen = colours[:128]
-    nearest = {each: min(chosen, key=partial(math.dist, each)) for each in colours}
-    while len(chosen) < min(256, len(colours)):
-        new = max(colours, key=lambda each: math.dist(each, nearest[each]))
-        chosen.append(new)
-        for each, near in nearest.items():
-            if math.dist(each, new) < math.dist(each, near):
-                nearest[each] = new
-    numbers = {each: chosen.index(near) for each, near in nearest.items()}
-    small = Image.new("P", image.size)
-    small.putpalette([part for colour in chosen for part in colour])
-    small.putdata([numbers[pixel] for pixel in zip(*[iter(image.tobytes())] * 3, strict=True)])
-    small.save(target, optimize=True)
+    """Write an image with 256 colours."""
+    with Image.open(source) as image:
+        image.convert("RGB").quantize(256).save(target, optimize=True)
 
 
 def draw_all(browser: Browser, wanted: str) -> None:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import ceil
-from random import Random
 from threading import Event, Thread
 from time import sleep
 from typing import Any
@@ -57,10 +56,13 @@ REPLY = "It left the depot this morning. " * 12  # about 400 characters
 class CapacityMeter:
     """Counts the calls of a boto3 client of DynamoDB, and the capacity they use."""
 
-    def __init__(self, client: Any, observer: Any) -> None:
+    def __init__(self, client: Any) -> None:
+        import boto3
+
         self.counts: Counter[str] = Counter()
         self.measures = True  # reading rows takes more time than the calls themselves
-        self._observer = observer
+        keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+        self.observer = boto3.client("dynamodb", region_name="us-east-1", **keys)
         events = client.meta.events
         events.register("provide-client-params.dynamodb", self._note_before)
         events.register("after-call.dynamodb", self._note_after)
@@ -91,13 +93,13 @@ class CapacityMeter:
         self.counts["dynamodb.read"] += _compute_reads(model.name, self._params, parsed)
 
     def _measure(self, table: str, key: Mapping[str, Any]) -> int:
-        row = self._observer.get_item(TableName=table, Key=key).get("Item")
+        row = self.observer.get_item(TableName=table, Key=key).get("Item")
         return measure_size(row) if row else 0
 
     def _read_status(self, table: str, key: Mapping[str, Any]) -> str | None:
         if not table.endswith("ExportJobs"):
             return None
-        row = self._observer.get_item(TableName=table, Key=key).get("Item") or {}
+        row = self.observer.get_item(TableName=table, Key=key).get("Item") or {}
         return row.get("status", {}).get("S")
 
 
@@ -171,9 +173,9 @@ _CALLS_OF_OTHERS = ("ReceiveMessage", "GetQueueAttributes")
 class CountedChat:
     """Stager, processor and sweeper on DynamoDB and SQS, whose calls are counted."""
 
-    def __init__(self, client: Any, observer: Any, max_attempts: int = 5) -> None:
+    def __init__(self, client: Any) -> None:
         self.clock = ManualClock(auto_advance=True)
-        self.meter = CapacityMeter(client, observer)
+        self.meter = CapacityMeter(client)
         self.meter.measures = False
         self.sqs = SimulatedSqs(self.clock)
         sqs_client = self.sqs.client()
@@ -181,12 +183,7 @@ class CountedChat:
         attributes = {"VisibilityTimeout": "60"}
         url = sqs_client.create_queue(QueueName="whatsapp", Attributes=attributes)["QueueUrl"]
         self.queue: SQSQueue[Trigger] = SQSQueue(
-            url,
-            Trigger,
-            client=sqs_client,
-            clock=self.clock,
-            dead_letters=dead,
-            max_attempts=max_attempts,
+            url, Trigger, client=sqs_client, clock=self.clock, dead_letters=dead
         )
         self.providers = FakeProviders()
         self.providers.the_writer.reply = lambda text: REPLY
@@ -272,15 +269,7 @@ def count_chat_flows() -> dict[str, Flow]:
 
     flows: dict[str, Counter[str]] = {}
     with start_service(define_tables(tables_from_prefix())) as client:
-        import boto3
-
-        observer = boto3.client(
-            "dynamodb",
-            region_name="us-east-1",
-            aws_access_key_id="x",
-            aws_secret_access_key="x",
-        )
-        chat = CountedChat(client, observer)
+        chat = CountedChat(client)
 
         def flow(name: str) -> Any:
             return chat.count(flows.setdefault(name, Counter()))
@@ -404,39 +393,18 @@ def count_job_flows() -> dict[str, Flow]:
     }
 
 
-def count_files_together(files: int, base: Flow) -> Flow:
-    """Return the calls of each file, if the results of a job are counted together.
-
-    `base` has the calls of a job without files.
-    """
-    total = _count_job(files, together=True)
-    per_file = {name: (count - base.get(name, 0)) / files for name, count in total.items()}
-    return {name: count for name, count in per_file.items() if count}
-
-
 @contextmanager
-def _open_jobs() -> Iterator[tuple[DynamoDBJobs, CapacityMeter, Any]]:
-    import boto3
-
+def _open_jobs() -> Iterator[tuple[DynamoDBJobs, CapacityMeter]]:
     with start_service() as client:
-        observer = boto3.client(
-            "dynamodb",
-            region_name="us-east-1",
-            aws_access_key_id="x",
-            aws_secret_access_key="x",
-        )
-        yield DynamoDBJobs(client=client), CapacityMeter(client, observer), observer
+        yield DynamoDBJobs(client=client), CapacityMeter(client)
 
 
-def _count_job(files: int, *, together: bool = False) -> Counter[str]:
+def _count_job(files: int) -> Counter[str]:
     step_functions = SimulatedStepFunctions()
-    with _open_jobs() as (jobs, meter, observer):
+    with _open_jobs() as (jobs, meter):
         tracker = JobTracker(jobs, step_functions)
         dispatcher = TaskDispatcher(jobs, tracker, lambda task: {})
-        if together:
-            InlinePool(dispatcher)
-        else:
-            PacedPool(dispatcher, lambda: _count_results(observer))
+        PacedPool(dispatcher, lambda: _count_results(meter.observer))
         runner = JobRunner(
             jobs, tracker, dispatcher, _NoHeartbeats(), lambda request: (), step_functions
         )
@@ -465,7 +433,7 @@ class _NoHeartbeats:
 
 def _count_listing() -> Flow:
     """Return the calls that list 100 active jobs."""
-    with _open_jobs() as (jobs, meter, _):
+    with _open_jobs() as (jobs, meter):
         meter.measures = False
         token = "t" * 600  # as long as those of Step Functions
         for number in range(100):
@@ -480,40 +448,3 @@ def _count_listing() -> Flow:
         found = [job for status in ACTIVE for job in jobs.find_by_status(status)]
         assert len(found) == 100
     return dict(+meter.counts)
-
-
-def count_keeper_calls(leases: int, seconds: float = 600.0, seed: int = 1) -> float:
-    """Return the renewal calls per second of a real keeper that holds so many leases.
-
-    Each lease begins at a random time of the first interval, and lives for all of the run.
-    """
-    from holdfast.lease.lease import RENEWED, Lease, Renewal
-
-    clock, random = ManualClock(), Random(seed)
-
-    class Source:
-        name, renew_batch = "queue", SQSQueue.renew_batch
-        calls = 0
-
-        def renew(self, leases: list[Lease], seconds: float) -> list[Renewal]:
-            self.calls += 1
-            return [RENEWED] * len(leases)
-
-    source, keeper = Source(), LeaseKeeper(clock)
-    begin, lease_seconds = clock.monotonic(), 60.0
-    starts = sorted(random.uniform(0, lease_seconds / 3) for _ in range(leases))
-    calls_at_begin, settled_at = 0, begin + 5 * lease_seconds
-    waiting = [begin + start for start in starts]
-    while clock.monotonic() < settled_at + seconds:
-        while waiting and waiting[0] <= clock.monotonic():
-            claimed_at = waiting.pop(0)
-            keeper.hold(
-                Lease(source, None, message_id="m", attempt=1, fence=1,
-                      claimed_at=claimed_at, seconds=lease_seconds)
-            )  # fmt: skip
-        tick = keeper.tick()
-        if clock.monotonic() < settled_at:
-            calls_at_begin = source.calls
-        times = [at for at in (tick.next_at, *waiting[:1]) if at is not None]
-        clock.advance(max(1e-6, min(times) - clock.monotonic()))
-    return (source.calls - calls_at_begin) / seconds

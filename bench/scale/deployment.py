@@ -4,7 +4,7 @@ Nothing here is a copy of a setting. A change of a template or of a default chan
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -12,8 +12,7 @@ from typing import Any
 from holdfast.chat.model import ConversationPolicy
 from holdfast.exports.settings import HeartbeatSettings
 from holdfast.queues.settings import SqsSettings
-from holdfast.queues.sqs.queue import MAX_POLL_SECONDS, SQSQueue
-from holdfast.queues.sqs.receipts import GATHER_SECONDS
+from holdfast.queues.sqs.queue import MAX_POLL_SECONDS
 from holdfast.settings import read_settings
 from support.stack_template import Stack, load_template
 
@@ -34,51 +33,25 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Functions:
-    """The Lambda functions of the conversations."""
-
-    memory_gb: float
-    messaging_timeout_seconds: float
-    sweeping_timeout_seconds: float
-    sweep_every_seconds: float
-    max_concurrency: Mapping[str, int]  # of each channel
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeats:
-    """How jobs are kept alive at Step Functions."""
-
-    interval_seconds: float
-    heartbeat_seconds: float
-    timeout_seconds: float
-    send_retry_seconds: tuple[float, ...]  # the waits before a failed SendMessage is repeated
-
-
-@dataclass(frozen=True, slots=True)
-class Alarms:
-    """Thresholds of the alarms, to tell which failures an operator is told about."""
-
-    work_age_seconds: float
-    export_age_seconds: float
-    chat_age_seconds: float
-    heartbeat_failure_percent: float
-
-
-@dataclass(frozen=True, slots=True)
 class Deployment:
     """The whole deployment."""
 
     workers: Service
     exports: Service
-    functions: Functions
-    heartbeats: Heartbeats
-    alarms: Alarms
+    # The functions of the conversations.
+    function_gb: float
+    messaging_timeout_seconds: float
+    sweeping_timeout_seconds: float
+    sweep_every_seconds: float
+    max_concurrency: Mapping[str, int]  # of each channel
+    # How jobs are kept alive at Step Functions.
+    interval_seconds: float
+    heartbeat_seconds: float
+    timeout_seconds: float
+    send_retry_seconds: tuple[float, ...]  # the waits before a failed SendMessage is repeated
     queue: SqsSettings
     chat: ConversationPolicy
     poll_seconds: float
-    poll_batch: int
-    slot_wait_seconds: float
-    gather_seconds: float
 
 
 @cache
@@ -86,25 +59,15 @@ def read_templates() -> Deployment:
     """Return the deployment as the templates describe it, with their defaults."""
     queue = Stack(load_template("queue"), Consumer="service")
     exports = Stack(load_template("exports"))
-    chat = Stack(load_template("conversations"))
     settings = SqsSettings()
     return Deployment(
         workers=_read_service(queue),
         exports=_read_service(exports),
-        functions=_read_functions(chat),
-        heartbeats=_read_heartbeats(exports),
-        alarms=Alarms(
-            work_age_seconds=_read_threshold(queue, "OldestMessageAlarm"),
-            export_age_seconds=_read_threshold(exports, "OldestMessageAlarm"),
-            chat_age_seconds=_read_threshold(chat, "OldestMessageAlarm"),
-            heartbeat_failure_percent=_read_threshold(exports, "HeartbeatFailureRateAlarm"),
-        ),
+        **_read_functions(Stack(load_template("conversations"))),
+        **_read_heartbeats(exports),
         queue=settings,
         chat=ConversationPolicy(),
         poll_seconds=min(MAX_POLL_SECONDS, int(settings.lease_seconds / 3)),
-        poll_batch=SQSQueue.poll_batch,
-        slot_wait_seconds=SQSQueue.slot_wait_seconds,
-        gather_seconds=GATHER_SECONDS,
     )
 
 
@@ -113,9 +76,9 @@ def _read_service(stack: Stack) -> Service:
     [target] = stack.find("AWS::ApplicationAutoScaling::ScalableTarget").values()
     [policy] = stack.find("AWS::ApplicationAutoScaling::ScalingPolicy").values()
     rule = policy["TargetTrackingScalingPolicyConfiguration"]
-    command = task["ContainerDefinitions"][0]["Command"]
+    command = " ".join(task["ContainerDefinitions"][0]["Command"])
     return Service(
-        concurrency=int(_read_option(command, "--concurrency")),
+        concurrency=int(re.findall(r"--concurrency=(\d+)", command)[0]),
         min_tasks=int(target["MinCapacity"]),
         max_tasks=int(target["MaxCapacity"]),
         backlog_per_task=float(rule["TargetValue"]),
@@ -127,34 +90,28 @@ def _read_service(stack: Stack) -> Service:
     )
 
 
-def _read_option(command: Sequence[str], name: str) -> str:
-    [value] = [word.partition("=")[2] for word in command if word.startswith(f"{name}=")]
-    return value
-
-
-def _read_functions(stack: Stack) -> Functions:
+def _read_functions(stack: Stack) -> dict[str, Any]:
     functions = stack.find("AWS::Lambda::Function")
     [rule] = stack.find("AWS::Events::Rule").values()
-    minutes = re.fullmatch(r"rate\((\d+) minutes?\)", rule["ScheduleExpression"])
-    assert minutes is not None
+    [minutes] = re.findall(r"rate\((\d+) minutes?\)", rule["ScheduleExpression"])
     mappings = {
         mapping["EventSourceArn"]: mapping["ScalingConfig"]["MaximumConcurrency"]
         for mapping in stack.find("AWS::Lambda::EventSourceMapping").values()
     }
-    return Functions(
-        memory_gb=functions["Messaging"]["MemorySize"] / 1024,
-        messaging_timeout_seconds=float(functions["Messaging"]["Timeout"]),
-        sweeping_timeout_seconds=float(functions["Sweeping"]["Timeout"]),
-        sweep_every_seconds=60.0 * int(minutes[1]),
-        max_concurrency={
+    return {
+        "function_gb": functions["Messaging"]["MemorySize"] / 1024,
+        "messaging_timeout_seconds": float(functions["Messaging"]["Timeout"]),
+        "sweeping_timeout_seconds": float(functions["Sweeping"]["Timeout"]),
+        "sweep_every_seconds": 60.0 * int(minutes),
+        "max_concurrency": {
             "whatsapp": mappings["WhatsAppQueue.Arn"],
             "sms": mappings["SmsQueue.Arn"],
             "email": mappings["EmailQueue.Arn"],
         },
-    )
+    }
 
 
-def _read_heartbeats(stack: Stack) -> Heartbeats:
+def _read_heartbeats(stack: Stack) -> dict[str, Any]:
     [task] = stack.find("AWS::ECS::TaskDefinition").values()
     variables = task["ContainerDefinitions"][0]["Environment"]
     settings = read_settings(
@@ -162,12 +119,12 @@ def _read_heartbeats(stack: Stack) -> Heartbeats:
     )
     [machine] = stack.find("AWS::StepFunctions::StateMachine").values()
     state: dict[str, Any] = machine["Definition"]["States"]["StartExportJob"]
-    return Heartbeats(
-        interval_seconds=settings.interval_seconds,
-        heartbeat_seconds=float(state["HeartbeatSeconds"]),
-        timeout_seconds=float(state["TimeoutSeconds"]),
-        send_retry_seconds=tuple(_iter_retry_seconds(state["Retry"])),
-    )
+    return {
+        "interval_seconds": settings.interval_seconds,
+        "heartbeat_seconds": float(state["HeartbeatSeconds"]),
+        "timeout_seconds": float(state["TimeoutSeconds"]),
+        "send_retry_seconds": tuple(_iter_retry_seconds(state["Retry"])),
+    }
 
 
 def _iter_retry_seconds(rules: Sequence[Mapping[str, Any]]) -> Iterator[float]:
@@ -179,86 +136,72 @@ def _iter_retry_seconds(rules: Sequence[Mapping[str, Any]]) -> Iterator[float]:
                 yield min(seconds, rule["MaxDelaySeconds"])
 
 
-def _read_threshold(stack: Stack, name: str) -> float:
-    return float(stack.find("AWS::CloudWatch::Alarm")[name]["Threshold"])
-
-
 # -- the deployment that the load of the study needs
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A setting that the study changes, because the template's does not carry the load."""
+def size_for(
+    given: Deployment, *, active_jobs: float, invocations: float, slots: float
+) -> Deployment:
+    """Return the deployment for a load.
 
-    setting: str
-    template: str
-    study: str
-    reason: str
-
-
-def size_for(load: "Mapping[str, float]", given: Deployment) -> tuple[Deployment, list[Change]]:
-    """Return the deployment for a load, and what differs from the templates.
-
-    `load` has `active_jobs`, `turns_per_second` and `messages_per_second`, each at its peak,
-    and `turn_seconds` and `message_seconds`, the mean time of one.
+    `invocations` and `slots` are those of the conversations and of the work queue that are
+    busy at once at noon.
     """
-    heartbeats = replace(given.heartbeats, interval_seconds=180.0, heartbeat_seconds=540.0)
-    export_tasks = -(-int(load["active_jobs"] * 1.1) // given.exports.concurrency)
-    exports = replace(
-        given.exports, min_tasks=export_tasks, max_tasks=-(-export_tasks * 6 // 5)
+    export_tasks = -(-int(active_jobs * 1.1) // given.exports.concurrency)
+    worker_tasks = -(-int(slots * 2.5) // given.workers.concurrency)
+    return replace(
+        given,
+        workers=replace(
+            given.workers, min_tasks=2, max_tasks=max(given.workers.max_tasks, worker_tasks)
+        ),
+        exports=replace(
+            given.exports, min_tasks=export_tasks, max_tasks=-(-export_tasks * 6 // 5)
+        ),
+        interval_seconds=180.0,
+        heartbeat_seconds=540.0,
+        max_concurrency={
+            channel: max(limit, min(1000, int(invocations * 2)))
+            for channel, limit in given.max_concurrency.items()
+        },
     )
-    slots = load["messages_per_second"] * load["message_seconds"] * 2.5
-    worker_tasks = max(given.workers.max_tasks, -(-int(slots) // given.workers.concurrency))
-    workers = replace(given.workers, min_tasks=2, max_tasks=worker_tasks)
-    invocations = int(load["turns_per_second"] * load["turn_seconds"] * 2)
-    concurrency = {
-        channel: max(limit, min(1000, invocations))
-        for channel, limit in given.functions.max_concurrency.items()
-    }
-    functions = replace(given.functions, max_concurrency=concurrency)
-    sized = replace(
-        given, workers=workers, exports=exports, functions=functions, heartbeats=heartbeats
-    )
-    return sized, _list_changes(given, sized)
 
 
-def _list_changes(given: Deployment, sized: Deployment) -> list[Change]:
-    before, after = given, sized
-    rows = [
-        (
-            "queue.yaml: MinTasks to MaxTasks",
-            f"{before.workers.min_tasks} to {before.workers.max_tasks}",
-            f"{after.workers.min_tasks} to {after.workers.max_tasks}",
-            "two tasks, so that one may die, and room to work off a backlog",
-        ),
-        (
-            "exports.yaml: MinTasks to MaxTasks",
-            f"{before.exports.min_tasks} to {before.exports.max_tasks}",
-            f"{after.exports.min_tasks} to {after.exports.max_tasks}",
-            "all jobs and 10 % more; little above it, because a task that is never idle is "
-            "never scaled in",
-        ),
-        (
-            "exports.yaml: STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS",
-            f"{before.heartbeats.interval_seconds * 1000:g}",
-            f"{after.heartbeats.interval_seconds * 1000:g}",
-            "each task reads every active job twice in an interval; and room for the "
-            "heartbeats of jobs whose task was killed",
-        ),
-        (
-            "exports.yaml: HeartbeatSeconds",
-            f"{before.heartbeats.heartbeat_seconds:g}",
-            f"{after.heartbeats.heartbeat_seconds:g}",
-            "three times the interval",
-        ),
-        *(
-            (
-                f"conversations.yaml: MaximumConcurrency, {channel}",
-                f"{limit}",
-                f"{after.functions.max_concurrency[channel]}",
-                "twice what the busiest hour needs, to work off a backlog",
-            )
-            for channel, limit in before.functions.max_concurrency.items()
-        ),
+_Read = Callable[[Deployment], object]
+_SETTINGS: Sequence[tuple[str, _Read, str]] = [
+    (
+        "queue.yaml: MinTasks to MaxTasks",
+        lambda d: f"{d.workers.min_tasks} to {d.workers.max_tasks}",
+        "two tasks, so that one may die, and room to work off a backlog",
+    ),
+    (
+        "exports.yaml: MinTasks to MaxTasks",
+        lambda d: f"{d.exports.min_tasks} to {d.exports.max_tasks}",
+        "all jobs and 10 % more; little above it, because a task that is never idle is never "
+        "scaled in",
+    ),
+    (
+        "exports.yaml: STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS",
+        lambda d: f"{d.interval_seconds * 1000:g}",
+        "each task reads every active job twice in an interval; and room for the heartbeats "
+        "of jobs whose task was killed",
+    ),
+    (
+        "exports.yaml: HeartbeatSeconds",
+        lambda d: f"{d.heartbeat_seconds:g}",
+        "three times the interval",
+    ),
+    (
+        "conversations.yaml: MaximumConcurrency of each channel",
+        lambda d: ", ".join(map(str, sorted(set(d.max_concurrency.values())))),
+        "twice what the busiest hour needs, to work off a backlog",
+    ),
+]
+
+
+def list_changes(given: Deployment, sized: Deployment) -> list[tuple[str, str, str, str]]:
+    """Return the settings that differ: their names, both values, and the reason."""
+    return [
+        (name, str(read(given)), str(read(sized)), reason)
+        for name, read, reason in _SETTINGS
+        if read(given) != read(sized)
     ]
-    return [Change(*row) for row in rows if row[1] != row[2]]

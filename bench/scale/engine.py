@@ -1,4 +1,4 @@
-"""The engine of the simulation: virtual time, events in order, and counts of calls."""
+"""The engine of the simulation: virtual time, events in order, and what is counted."""
 
 import gc
 from collections import Counter, defaultdict
@@ -7,19 +7,18 @@ from heapq import heappop, heappush
 from itertools import count
 from math import inf, log10
 from random import Random
-from threading import Event
 from typing import Any
 
-EPOCH = 1_800_000_000.0
+Flow = Mapping[str, float]
+"""Calls by `service.Operation`, and `dynamodb.write`, `dynamodb.read` in capacity units."""
 
 
 class Simulation:
     """Events in the order of their times. Everything happens in one thread."""
 
-    def __init__(self, seed: int) -> None:
-        self.now = 0.0
+    def __init__(self, seed: int, begins_at: float = 0.0) -> None:
+        self.now = begins_at
         self.random = Random(seed)
-        self.clock = VirtualClock(self)
         self.events = 0
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = count()
@@ -35,62 +34,30 @@ class Simulation:
     def run(self, until: float = inf) -> None:
         """Run all events that are due by that time."""
         heap = self._heap
-        events = 0
         # Nothing here needs the garbage collector, which would visit every job and message.
         gc.disable()
         while heap and heap[0][0] <= until:
             time, _, action, arguments = heappop(heap)
-            if time > self.now:
-                self.now = time
-            events += 1
+            self.now = max(self.now, time)
+            self.events += 1
             action(*arguments)
         gc.enable()
-        self.events += events
-        if until < inf:
-            self.now = until
-
-
-class VirtualClock:
-    """The time of the simulation, for the package's own objects."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
-
-    def monotonic(self) -> float:
-        """Return the virtual time."""
-        return self._simulation.now
-
-    def time(self) -> float:
-        """Return the virtual wall time."""
-        return EPOCH + self._simulation.now
-
-    def wait(self, event: Event, seconds: float | None) -> bool:
-        """Return at once, because nothing may wait in the simulation's one thread."""
-        return event.is_set()
-
-    def sleep(self, seconds: float) -> None:
-        """Return at once."""
+        self.now = until
 
 
 class Meter:
-    """Counts units, and the most in a second, or in a longer window as a mean per second."""
+    """The most units in a window, as a mean per second."""
 
-    __slots__ = ("_ends_at", "_peak", "_units", "_window", "total")
-
-    def __init__(self, window_seconds: float = 1.0) -> None:
+    def __init__(self, window_seconds: float) -> None:
         self._window = window_seconds
-        self.total = self._peak = self._units = self._ends_at = 0.0
+        self._peak = self._units = self._ends_at = 0.0
 
-    def add(self, now: float, units: float = 1.0) -> None:
+    def add(self, now: float, units: float) -> None:
         """Count units at this time. Times must not go back."""
-        self.total += units
-        if now < self._ends_at:
-            self._units += units
-            return
-        if self._units > self._peak:
-            self._peak = self._units
-        self._units = units
-        self._ends_at = (now // self._window + 1) * self._window
+        if now >= self._ends_at:
+            self._peak = max(self._peak, self._units)
+            self._units, self._ends_at = 0.0, (now // self._window + 1) * self._window
+        self._units += units
 
     @property
     def peak(self) -> float:
@@ -110,7 +77,7 @@ class Histogram:
 
     def read(self, share: float) -> float:
         """Return the time that this share of all times does not exceed."""
-        left = share * sum(self._buckets.values())
+        left = share * self._buckets.total()
         for bucket in sorted(self._buckets):
             left -= self._buckets[bucket]
             if left <= 0:
@@ -118,49 +85,43 @@ class Histogram:
         return 0.0
 
 
-class Tally:
-    """Counts units, where only their sum is of interest."""
-
-    __slots__ = ("total",)
-
-    def __init__(self) -> None:
-        self.total = 0.0
-
-    def add(self, now: float, units: float = 1.0) -> None:
-        """Count units."""
-        self.total += units
-
-
 class Usage:
-    """What is counted in a run: flows, single calls, and levels such as the backlog."""
+    """What is counted in a run: flows, single calls, billed units, and the highest levels."""
 
-    def __init__(self, flows: Mapping[str, Mapping[str, float]] | None = None) -> None:
-        self._flow_calls = flows or {}
-        self._flow_writes = {
-            name: flow.get("dynamodb.write", 0.0) for name, flow in self._flow_calls.items()
-        }
-        self.calls: defaultdict[str, Tally] = defaultdict(Tally)
-        self.flows: defaultdict[str, float] = defaultdict(float)
-        self.writes = Meter(60.0)  # of DynamoDB, in units; its burst capacity evens out seconds
-        self.units: Counter[str] = Counter()  # GB-seconds, vCPU-hours and so on
+    def __init__(self, flows: Mapping[str, Flow]) -> None:
+        self.flows = flows
+        self.counts: defaultdict[str, float] = defaultdict(float)  # calls and billed units
+        self.marks: Counter[str] = Counter()  # what a failure changes
         self.peaks: dict[str, float] = {}
+        self._flow_counts: defaultdict[str, float] = defaultdict(float)
+        # In windows of a minute, because the burst capacity of DynamoDB evens out seconds.
+        self._meters: dict[str, Meter] = {}
 
     def note_level(self, name: str, level: float) -> None:
         """Remember the highest level."""
         if level > self.peaks.get(name, 0.0):
             self.peaks[name] = level
 
-    def add_flow(self, name: str, now: float, number: float = 1.0) -> None:
-        """Count a flow, whose calls measuring.py has counted."""
-        self.flows[name] += number
-        self.writes.add(now, number * self._flow_writes[name])
+    def meter(self, name: str, now: float, units: float, window_seconds: float = 60.0) -> None:
+        """Measure the busiest window."""
+        if name not in self._meters:
+            self._meters[name] = Meter(window_seconds)
+        self._meters[name].add(now, units)
 
-    def total_calls(self) -> Counter[str]:
-        """Return all calls and capacity units: those of flows, and those counted alone."""
-        totals: Counter[str] = Counter(
-            {name: meter.total for name, meter in self.calls.items()}
-        )
-        for name, number in self.flows.items():
-            for call, calls in self._flow_calls[name].items():
+    def add_flow(self, name: str, now: float, number: float = 1.0) -> None:
+        """Count a flow, whose calls counting.py has counted."""
+        self._flow_counts[name] += number
+        self.meter("dynamodb.write", now, number * self.flows[name].get("dynamodb.write", 0.0))
+
+    def read_peak(self, name: str) -> float:
+        """Return the highest level, or the most per second in a window."""
+        meter = self._meters.get(name)
+        return self.peaks.get(name, 0.0) if meter is None else meter.peak
+
+    def total(self) -> defaultdict[str, float]:
+        """Return all calls and units: those of flows, and those counted alone."""
+        totals = self.counts.copy()
+        for name, number in self._flow_counts.items():
+            for call, calls in self.flows[name].items():
                 totals[call] += number * calls
         return totals

@@ -1,6 +1,5 @@
 """The failures of the week, and the state of each component while they last."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 HOUR = 3600.0
@@ -30,7 +29,6 @@ class Fault:
     """One failure of a component: when it begins, how long it lasts, and what it changes."""
 
     name: str
-    component: str
     begins_at: float
     lasts_seconds: float
     changes: dict[str, float | bool] = field(default_factory=dict)
@@ -42,65 +40,52 @@ class Fault:
         return self.begins_at + self.lasts_seconds
 
 
-def list_faults(week: float = 7 * DAY) -> list[Fault]:
-    """Return the failures of the week, each at a busy time of the day and far from the others.
+MODEL_OUTAGE = "the model's API is down for 30 min"
+_KILLS = [
+    (9, "half of all workers killed", {"work": 0.5}),
+    (13, "all workers killed", {"work": 1.0}),
+    (17, "half of the export tasks killed", {"export": 0.5}),
+]
+_BROWN_OUT: dict[str, float | bool] = {
+    "sqs_errors": 0.3, "dynamodb_errors": 0.3, "states_errors": 0.3, "function_hangs": 0.05,
+    "slowness": 5.0,
+}  # fmt: skip
+# The hour of the week, the minutes, the name, and what changes. The hours are busy ones.
+_FAILURES: list[tuple[float, float, str, dict[str, float | bool]]] = [
+    (37, 10, "a fifth of the invocations hangs until its timeout, 10 min",
+     {"function_hangs": 0.2}),
+    (41, 5, "Lambda starts nothing for 5 min", {"functions_refused": 1.0}),
+    (57, 5, "SQS does not respond for 5 min", {"sqs_errors": 1.0}),
+    (61, 15, "DynamoDB throttles half of all calls for 15 min", {"dynamodb_errors": 0.5}),
+    (65, 5, "DynamoDB does not respond for 5 min", {"dynamodb_errors": 1.0}),
+    (81, 10, "Step Functions accepts a fifth of its quota for 10 min",
+     {"states_capacity": 0.2}),
+    (85, 2, "Step Functions does not respond for 2 min", {"states_errors": 1.0}),
+    (105, 30, MODEL_OUTAGE, {"model_errors": 1.0}),
+    (111, 10, "the model's API hangs for 10 min", {"model_hangs": 1.0}),
+    (129, 20, "Twilio is down for 20 min", {"twilio_errors": 1.0}),
+    (133, 60, "a deployment fails every message for 1 h, then the dead letters are redriven",
+     {"handler_errors": 1.0}),
+    (155, 15, "brown-out of the region, 15 min: 30 % of all calls fail, the others are slow",
+     _BROWN_OUT),
+]  # fmt: skip
 
-    In a shorter run the distances shrink, the failures keep their lengths.
-    """
-    at: Callable[[float], float] = lambda hours: hours * HOUR * week / (7 * DAY)  # noqa: E731
+
+def list_faults(week: float = 7 * DAY) -> list[Fault]:
+    """Return the failures of the week. In a shorter run only their distances shrink."""
+    scale = HOUR * week / (7 * DAY)
+    no_start = Fault(
+        "no Fargate task starts for 15 min, and a third of them is killed",
+        33 * scale,
+        900,
+        {"tasks_start": False},
+        {"work": 0.33, "export": 0.33},
+    )
     return [
-        Fault("half of all workers killed", "Fargate, queue", at(9), 1, kills={"work": 0.5}),
-        Fault("all workers killed", "Fargate, queue", at(13), 1, kills={"work": 1.0}),
-        Fault(
-            "half of the export tasks killed", "Fargate, exports", at(17), 1,
-            kills={"export": 0.5},
+        *(Fault(name, hour * scale, 1, kills=kills) for hour, name, kills in _KILLS),
+        no_start,
+        *(
+            Fault(name, hour * scale, 60 * minutes, changes)
+            for hour, minutes, name, changes in _FAILURES
         ),
-        Fault(
-            "no Fargate task starts for 15 min, and a third of them is killed",
-            "Fargate", at(33), 900, {"tasks_start": False},
-            kills={"work": 0.33, "export": 0.33},
-        ),
-        Fault(
-            "a fifth of the invocations hangs until its timeout, 10 min",
-            "Lambda, messaging", at(37), 600, {"function_hangs": 0.2},
-        ),
-        Fault(
-            "Lambda starts nothing for 5 min", "Lambda", at(41), 300, {"functions_refused": 1.0}
-        ),
-        Fault("SQS does not respond for 5 min", "SQS", at(57), 300, {"sqs_errors": 1.0}),
-        Fault(
-            "DynamoDB throttles half of all calls for 15 min",
-            "DynamoDB", at(61), 900, {"dynamodb_errors": 0.5},
-        ),
-        Fault(
-            "DynamoDB does not respond for 5 min", "DynamoDB", at(65), 300,
-            {"dynamodb_errors": 1.0},
-        ),
-        Fault(
-            "Step Functions accepts a fifth of its quota for 10 min",
-            "Step Functions", at(81), 600, {"states_capacity": 0.2},
-        ),
-        Fault(
-            "Step Functions does not respond for 2 min", "Step Functions", at(85), 120,
-            {"states_errors": 1.0},
-        ),
-        Fault(
-            "the model's API is down for 30 min", "model", at(105), 1800, {"model_errors": 1.0}
-        ),
-        Fault(
-            "the model's API hangs for 10 min", "model", at(111), 600, {"model_hangs": 1.0}
-        ),
-        Fault("Twilio is down for 20 min", "Twilio", at(129), 1200, {"twilio_errors": 1.0}),
-        Fault(
-            "a deployment fails every message for 1 h, then the dead letters are redriven",
-            "deployment, queue", at(133), 3600, {"handler_errors": 1.0},
-        ),
-        Fault(
-            "brown-out of the region, 15 min: 30 % of all calls fail, the others are slow",
-            "region", at(155), 900,
-            {
-                "sqs_errors": 0.3, "dynamodb_errors": 0.3, "states_errors": 0.3,
-                "function_hangs": 0.05, "slowness": 5.0,
-            },
-        ),
-    ]  # fmt: skip
+    ]

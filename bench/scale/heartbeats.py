@@ -11,7 +11,7 @@ from holdfast.exports.heartbeat_schedule import (
 from holdfast.exports.model import ExportJob
 
 if TYPE_CHECKING:
-    from bench.scale.exports import ExportModel, Host
+    from bench.scale.exports import ExportModel
 
 
 class TokenBucket:
@@ -50,18 +50,17 @@ class Sender:
     last one.
     """
 
-    def __init__(self, model: "ExportModel", host: "Host") -> None:
-        self._model, self._host, self._simulation = model, host, model.simulation
+    def __init__(self, model: "ExportModel") -> None:
+        self._model, self._simulation = model, model.simulation
+        self._interval = model.deployment.interval_seconds
+        now = model.simulation.now
         timing = HeartbeatTiming(
-            model.deployment.heartbeats.interval_seconds,
-            model.simulation.now,
-            process_id=f"{model.simulation.random.random()}",
-            can_skip=True,
+            self._interval, now, process_id=f"{model.random.random()}", can_skip=True
         )
         self._schedule = SampledSchedule(timing, model.sample)
         self._due_at = inf
-        interval = model.deployment.heartbeats.interval_seconds
-        self._listed_at = model.simulation.now - interval / 2
+        self._listed_at = now - self._interval / 2
+        self.is_alive = True
         self._list()
 
     def receive(self, job: ExportJob) -> None:
@@ -75,11 +74,10 @@ class Sender:
 
     def _list(self) -> None:
         """List the active jobs, as twice in each interval."""
-        if not self._host.alive:
+        if not self.is_alive:
             return
         model, now = self._model, self._simulation.now
-        interval = model.deployment.heartbeats.interval_seconds
-        self._simulation.after(interval / 2, self._list)
+        self._simulation.after(self._interval / 2, self._list)
         model.count_listing()
         if model.health.dynamodb_errors < 1:
             jobs = model.list_unmoved(self._listed_at)
@@ -94,7 +92,7 @@ class Sender:
             self._simulation.at(due_at, self._send_due, due_at)
 
     def _send_due(self, due_at: float) -> None:
-        if due_at != self._due_at or not self._host.alive:
+        if due_at != self._due_at or not self.is_alive:
             return
         self._due_at = inf
         for heartbeat in self._schedule.take_due(self._simulation.now):
@@ -102,26 +100,11 @@ class Sender:
         self._wake()
 
     def _send(self, heartbeat: ScheduledHeartbeat) -> None:
-        model, now = self._model, self._simulation.now
-        if not heartbeat.live:
-            self._schedule.reschedule(heartbeat, now, sent=False, failed=False)
-            return
-        if model.find_closed(heartbeat):
-            token = heartbeat.job.task_token
-            is_confirmed = heartbeat.refused_token == token
-            heartbeat.refused_token = token
-            if is_confirmed:
-                model.note_closed(heartbeat)
-                self._schedule.drop_token(heartbeat.job)
-            self._schedule.reschedule(heartbeat, now, sent=True, failed=not is_confirmed)
-            return
-        accepted = model.accept_heartbeat(heartbeat.key)
-        if accepted:
-            heartbeat.refused_token = None
+        accepted = heartbeat.live and self._model.accept_heartbeat(heartbeat.key)
         self._schedule.reschedule(
             heartbeat,
-            now,
-            sent=True,
-            failed=not accepted,
-            refused=not accepted and not model.health.states_errors,
+            self._simulation.now,
+            sent=heartbeat.live,
+            failed=heartbeat.live and not accepted,
+            refused=heartbeat.live and not accepted and not self._model.health.states_errors,
         )

@@ -1,12 +1,11 @@
-"""The calls that the scale study counts are those of the code. See tests/chaos, too."""
+"""The calls that the scale study counts are those of the code."""
 
 from collections import Counter
 from typing import Any
 
-import boto3
 import pytest
 from bench.scale.counting import CountedChat, count_chat_flows, count_job_flows
-from bench.scale.measuring import measure_calls, read_measurements
+from bench.scale.measuring import read_measurements
 
 from holdfast.chat.dynamodb.tables import define_tables, tables_from_prefix
 from support.dynamodb.service import start_service
@@ -24,13 +23,7 @@ def test_a_mix_of_turns_makes_the_calls_of_its_flows() -> None:
     expected: Counter[str] = Counter()
     real: Counter[str] = Counter()
     with start_service(define_tables(tables_from_prefix())) as client:
-        observer = boto3.client(
-            "dynamodb",
-            region_name="us-east-1",
-            aws_access_key_id="x",
-            aws_secret_access_key="x",
-        )
-        chat = CountedChat(client, observer)
+        chat = CountedChat(client)
         chat.answer()  # creates the conversation
         chat.delete_done()
         for fragments, last_seconds_ago in ((1, 10), (3, 10), (2, 1), (5, 0.5)):
@@ -60,9 +53,3 @@ def _run_turn(chat: CountedChat, fragments: int, last_seconds_ago: float) -> Non
 
 def _select_calls(flow: Any) -> dict[str, float]:
     return {name: n for name, n in flow.items() if name.partition(".")[2][:1].isupper() and n}
-
-
-def test_calls_can_be_measured_on_the_emulator() -> None:
-    times = measure_calls(rounds=3)
-    assert set(times) == set(read_measurements()["calls"])
-    assert all(0 < call["client_cpu_ms"] < 100 for call in times.values())

@@ -2,12 +2,10 @@
 
 import re
 
-import pytest
-from bench.scale.quotas import HEARTBEAT_BUCKET, HEARTBEAT_REFILL, QUOTAS
+from bench.scale.quotas import QUOTAS
 from tools.deploy_costs import BEGIN, END, PAGE, format_costs
 
 from holdfast.doctor.sqs_queue import MAX_IN_FLIGHT
-from holdfast.exports.settings import HeartbeatSettings
 from support.shell_commands import find_commands, find_problems
 from support.stack_template import Stack, load_template
 
@@ -72,19 +70,5 @@ def test_secrets_have_the_name_that_the_functions_read() -> None:
     assert names == ["shop/twilio", "shop/openai"]
 
 
-@pytest.mark.parametrize(
-    ("interval_seconds", "beats"),
-    [(HeartbeatSettings().interval_seconds, "10,500"), (60.0, "18,000")],
-)
-def test_the_beats_that_step_functions_accepts(interval_seconds: float, beats: str) -> None:
-    """They are sent in the first half of an interval, during which the bucket is refilled."""
-    accepted = HEARTBEAT_BUCKET + HEARTBEAT_REFILL * interval_seconds / 2
-    assert f"{accepted:,.0f}" == beats
-    assert f"{beats} beats" in TEXT
-
-
-def test_the_quotas_are_those_of_the_study() -> None:
+def test_the_doctor_knows_the_quota_of_the_study() -> None:
     assert QUOTAS["sqs.in_flight"].limit == MAX_IN_FLIGHT
-    for name in ("sqs.in_flight", "dynamodb.index_write", "dynamodb.index_read"):
-        assert f"{QUOTAS[name].limit:,}" in TEXT
-    assert f"| {HEARTBEAT_REFILL} a second after a burst of {HEARTBEAT_BUCKET:,}" in TEXT
