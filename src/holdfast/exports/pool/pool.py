@@ -20,7 +20,7 @@ from threading import Event, Lock
 from holdfast.errors import ConfigError
 from holdfast.events import Events
 from holdfast.exports.pool.supervisor import Supervisor
-from holdfast.exports.pool.worker import HandlerFactory, TaskSource, WorkerInfo, WorkerState
+from holdfast.exports.pool.worker import HandlerFactory, TaskSource, WorkerInfo
 from holdfast.lease.background import BackgroundLoop
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.process.frames import Program
@@ -190,9 +190,7 @@ class WorkerPool:
         """Wait for a wake-up, or until a worker can be read from or written to."""
         ready = poll()
         for worker in self._supervisor.workers:
-            # The pipe of a worker that is ENDING is at its end, so it would always be ready.
-            if worker.state is not WorkerState.ENDING:
-                worker.process.register(ready)
+            worker.register(ready)
         if not stopping.is_set():
             self._wakeup.wait(ready, seconds)
 

@@ -1,4 +1,4 @@
-"""The workers of a pool, and one pass over them: read, check, reap, spawn, assign.
+"""The workers of a pool, and one pass over them: step, reap, spawn, assign.
 
 All of this runs in the pool's thread and never waits for a worker.
 
@@ -12,7 +12,8 @@ All of this runs in the pool's thread and never waits for a worker.
 import logging
 from collections import deque
 from collections.abc import Callable
-from itertools import count, islice
+from functools import partial
+from itertools import count
 from typing import Any
 
 from holdfast.errors import MessageTooLarge
@@ -26,18 +27,16 @@ from holdfast.exports.pool.worker import (
     TaskAttempt,
     TaskSource,
     WorkerSlot,
-    WorkerState,
 )
 from holdfast.lease.clock import Clock
-from holdfast.process.child_process import ChildProcess
-from holdfast.process.frames import BROKEN, PULSE, READY, BrokenFrame, Program, unpack_broken
+from holdfast.process.child_process import ChildState
+from holdfast.process.frames import PULSE, Program
 from holdfast.process.liveness import LivenessLimits
 
 MAX_TICK_SECONDS = 1.0  # a pass at least so often
 _GROW_SECONDS = 1.0  # without a free slot, after which another worker is started
 _ENDING_SECONDS = 0.005  # while a worker is ending
 _STOPPING_SECONDS = 0.02
-_MAX_FRAMES = 100  # of one worker, before the others are read
 
 _log = logging.getLogger("holdfast")
 
@@ -120,12 +119,9 @@ class Supervisor:
         """Run one pass, and return how many seconds to wait at most before the next."""
         now = self._clock.monotonic()
         self._extend_timeouts(now)
-        for worker in self.workers:
-            self._read_messages(worker, now)
-            if problem := worker.find_problem(self._limits, now):
-                worker.end(problem, now)
         for slot in self.worker_slots:
-            self._reap(slot, now)
+            if slot.worker is not None:
+                self._step(slot, slot.worker, now)
         if self._stop_at is None:
             self._fill_slots(now)
             self._assign(now)
@@ -149,74 +145,44 @@ class Supervisor:
             for worker in self.workers:
                 worker.extend_timeouts(missed_seconds)
 
-    def _read_messages(
-        self, worker: PoolWorker, now: float, max_frames: int | None = _MAX_FRAMES
-    ) -> None:
-        if worker.unreadable:
-            return
-        try:
-            for number, frame in islice(iter(worker.process.read, None), max_frames):
-                worker.heard_at = now
-                self._handle_frame(worker, number, frame, now)
-        except EOFError:
-            worker.end(None, now)  # it is dying, and its exit code will give the reason
-        except BrokenFrame:
-            worker.unreadable = True
-            worker.end("sent an invalid message", now)
+    def _step(self, slot: WorkerSlot, worker: PoolWorker, now: float) -> None:
+        worker.step(partial(self._handle_frame, worker))
+        worker.end_if_overdue(self._limits, now)
+        slot.was_ready |= not worker.is_loading
+        if worker.state is ChildState.GONE:
+            self._replace(slot, worker, now)
 
-    def _handle_frame(self, worker: PoolWorker, number: int, frame: bytes, now: float) -> None:
-        kind = frame[:1]
-        if frame == READY:
-            worker.mark_ready(now)
-        elif kind == BROKEN:
-            self._handle_broken(worker, *unpack_broken(frame), now)
-        elif kind == PULSE:
+    def _handle_frame(self, worker: PoolWorker, number: int, frame: bytes) -> None:
+        if frame[:1] == PULSE:
             worker.record_progress(wire.unpack_progress(frame))
-        else:
-            report = wire.unpack_completed(frame)
-            # Any other nonce belongs to an attempt that this worker no longer has.
-            if (run := worker.running.pop(number, None)) is not None:
-                worker.finished_task = True
-                self._complete(run, report)
-
-    def _handle_broken(self, worker: PoolWorker, code: str, reason: str, now: float) -> None:
-        """End a worker that could not create the task handler.
-
-        While the pool starts, this fails the start. Later, the next worker may succeed, for
-        example after a deployment that caused it has finished.
-        """
-        worker.end(f"the task handler cannot be created: {code}", now)
-        if not self.has_started:
-            self.failure = f"the task handler cannot be created: {code}: {reason}"
+            return
+        report = wire.unpack_completed(frame)
+        # Any other nonce belongs to an attempt that this worker no longer has.
+        if (run := worker.running.pop(number, None)) is not None:
+            worker.finished_task = True
+            self._complete(run, report)
 
     # -- the end of a worker
 
-    def _reap(self, slot: WorkerSlot, now: float) -> None:
-        worker = slot.worker
-        if worker is None or worker.state is not WorkerState.ENDING:
-            return
-        if not worker.process.is_gone():
-            return
-        # Results sent before the end count; an incomplete frame is ignored.
-        self._read_messages(worker, now, None)
-        if stacks := worker.process.read_stacks():
-            _log.warning("worker process %d crashed: %s", worker.process.pid, stacks)
-        worker.process.close()
+    def _replace(self, slot: WorkerSlot, worker: PoolWorker, now: float) -> None:
+        reason = worker.describe_end()
+        if stacks := worker.stacks:
+            _log.warning("worker process %d ended: %s\n%s", worker.pid, reason, stacks)
         slot.vacate(now)
-        self._fail_start(slot, worker.reason)
+        if worker.broken is not None and not self.has_started:
+            self.failure = f"the task handler cannot be created: {': '.join(worker.broken)}"
+        self._fail_start(slot, reason)
         if self._stop_at is None:
-            self._events.emit(PoolWorkerEnded(worker.process.pid, worker.reason))
-        self._requeue_tasks(worker)
+            self._events.emit(PoolWorkerEnded(worker.pid, reason))
+        self._requeue_tasks(worker, reason)
 
     def _fail_start(self, slot: WorkerSlot, reason: str) -> None:
         if slot.has_failed and not self.has_started and self.failure is None:
             self.failure = f"worker processes exit before they are ready: {reason}"
 
-    def _requeue_tasks(self, worker: PoolWorker) -> None:
-        runs = list(worker.running.values())
-        worker.running.clear()
-        for run in runs:
-            self._requeue(run, len(runs) == 1, worker.reason)
+    def _requeue_tasks(self, worker: PoolWorker, reason: str) -> None:
+        for run in worker.running.values():
+            self._requeue(run, len(worker.running) == 1, reason)
 
     def _requeue(self, run: TaskAttempt, alone: bool, reason: str) -> None:
         """Give the task another attempt, or fail it if it must have caused the worker's end."""
@@ -240,14 +206,14 @@ class Supervisor:
 
     def _spawn_worker(self, slot: WorkerSlot, now: float) -> None:
         try:
-            process = ChildProcess(self._program, self._clock)
+            worker = PoolWorker(self._program, self._slots, self._limits, self._clock)
         except OSError as error:  # no memory, no process id or no descriptor is left
             _log.warning("no worker process can be started: %s", error)
             slot.delay_next(now)
             self._fail_start(slot, str(error))
             return
-        slot.worker = PoolWorker(process, self._slots, now, now, now)
-        self._events.emit(PoolWorkerStarted(process.pid))
+        slot.worker = worker
+        self._events.emit(PoolWorkerStarted(worker.pid))
 
     def _assign(self, now: float) -> None:
         # Suspects get the idle workers first. There will be one for each, because each came
@@ -263,7 +229,7 @@ class Supervisor:
             if not least_busy.has_room:
                 able.remove(least_busy)
         for worker in self.workers:
-            worker.process.flush()
+            worker.flush()
 
     def _grow(self, now: float) -> None:
         """Want one more worker if no slot became free for a while.
@@ -271,7 +237,7 @@ class Supervisor:
         More workers than cores help only tasks that mostly wait, and such tasks occupy all
         slots for that long.
         """
-        if any(w.has_room or w.state is WorkerState.STARTING for w in self.workers):
+        if any(w.has_room or w.state is ChildState.STARTING for w in self.workers):
             self._had_room_at = now
         elif now - self._had_room_at >= _GROW_SECONDS:
             self._wanted_size = min(self._wanted_size + 1, len(self.worker_slots))
@@ -298,12 +264,12 @@ class Supervisor:
             self._give_back(self._retries.popleft().assignment)
         for worker in self.workers:
             if worker.is_idle:
-                worker.leave(now)
-            elif worker.state is WorkerState.STARTING or (worker.running and now >= stop_at):
-                worker.end("the pool stops", now)
+                worker.leave()
+            elif worker.state is ChildState.STARTING or (worker.running and now >= stop_at):
+                worker.end("the pool stops")
 
     def _compute_pause(self, now: float) -> float:
-        if any(worker.state is WorkerState.ENDING for worker in self.workers):
+        if any(worker.state is ChildState.ENDING for worker in self.workers):
             return _ENDING_SECONDS
         if self._stop_at is not None:
             return _STOPPING_SECONDS
