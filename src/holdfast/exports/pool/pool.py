@@ -146,13 +146,12 @@ class WorkerPool:
 
     def list_workers(self) -> list[WorkerInfo]:
         """Return what each worker is doing now."""
-        now = self._clock.monotonic()
-        return [worker.to_info(now) for worker in self._supervisor.workers]
+        return [worker.to_info() for worker in self._supervisor.workers]
 
     def count_running_bytes(self, job_id: str) -> int:
         """Return how many bytes the running tasks of that job have processed."""
-        running = (task for worker in self.list_workers() for task in worker.tasks)
-        return sum(task.bytes_processed for task in running if task.job_id == job_id)
+        running = (run for worker in self.list_workers() for run in worker.tasks)
+        return sum(run.bytes_processed for run in running if run.assignment.job_id == job_id)
 
     def _enqueue(self, command: Callable[[], None]) -> None:
         self._commands.append(command)

@@ -156,11 +156,11 @@ class Supervisor:
         if frame[:1] == PULSE:
             worker.record_progress(wire.unpack_progress(frame))
             return
-        report = wire.unpack_completed(frame)
+        done, error = wire.unpack_completed(frame)
         # Any other nonce belongs to an attempt that this worker no longer has.
         if (run := worker.running.pop(number, None)) is not None:
             worker.finished_task = True
-            self._complete(run, report)
+            self._complete(run, done, None if error is None else JobError(*error))
 
     # -- the end of a worker
 
@@ -283,18 +283,17 @@ class Supervisor:
         task: Assignment | None = self._call("give one", self._source.take)
         return task
 
-    def _complete(self, run: TaskAttempt, report: wire.TaskReport) -> None:
+    def _complete(self, run: TaskAttempt, done: int, error: JobError | None) -> None:
         """Pass on the result of a task, or give the task back if it was cancelled.
 
         A failure after a cancel was requested, so it is not a result. A job can be resumed
         while tasks of its last run are being cancelled, and the handler cannot tell the two
         runs apart. So a task that was cancelled by mistake is given back and done again.
         """
-        error = None if report.error is None else JobError(*report.error)
         if error is not None and (run.cancelled or error.code == wire.CANCELLED):
             self._give_back(run.assignment)
         else:
-            self._finish(run.assignment, report.bytes_processed, error)
+            self._finish(run.assignment, done, error)
 
     def _finish(self, task: Assignment, done: int = 0, error: JobError | None = None) -> None:
         result = TaskResult(task.job_id, task.task_id, error is None, done, error)

@@ -7,7 +7,7 @@ gets a task that may still be worked on.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from holdfast.exports.model import TaskResult
 from holdfast.exports.pool import wire
@@ -89,28 +89,9 @@ class TaskSource(Protocol):
         """Take back a task without a result: the pool stops, or the job was cancelled."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunningTaskInfo:
-    """A view of one running task."""
-
-    job_id: str
-    task_id: str
-    attempt: int
-    seconds: float
-    bytes_processed: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerInfo:
-    """A view of one worker process and its running tasks."""
-
-    pid: int
-    tasks: tuple[RunningTaskInfo, ...]
-
-
 @dataclass(eq=False, slots=True)
 class TaskAttempt:
-    """A task, the number of this attempt at it, and how far it is.
+    """A task, the number of this attempt at it, and how far it is. Any thread may read it.
 
     A suspect ran on a worker that ended, and may be the reason. So it gets the next worker
     to itself. Otherwise it could take other tasks down with it again and again.
@@ -124,11 +105,12 @@ class TaskAttempt:
     cancelled: bool = False
     overdue: bool = False
 
-    def to_info(self, now: float) -> RunningTaskInfo:
-        """Return a view of the task."""
-        ids = (self.assignment.job_id, self.assignment.task_id, self.number)
-        seconds = max(0.0, now - self.started_at)
-        return RunningTaskInfo(*ids, seconds, self.bytes_processed)
+
+class WorkerInfo(NamedTuple):
+    """A view of one worker process and its running tasks."""
+
+    pid: int
+    tasks: list[TaskAttempt]
 
 
 class PoolWorker(ChildProcess):
@@ -215,11 +197,10 @@ class PoolWorker(ChildProcess):
 
     # -- for other threads
 
-    def to_info(self, now: float) -> WorkerInfo:
+    def to_info(self) -> WorkerInfo:
         """Return a view of the worker and its tasks."""
         # `list` of a dict's values is one step, so the pool's thread cannot interrupt it.
-        runs = list(self.running.values())
-        return WorkerInfo(self.pid, tuple(run.to_info(now) for run in runs))
+        return WorkerInfo(self.pid, list(self.running.values()))
 
 
 @dataclass(slots=True)

@@ -117,7 +117,7 @@ def pids(pool: WorkerPool) -> list[int]:
 
 
 def running(pool: WorkerPool) -> list[str]:
-    return [task.task_id for worker in pool.list_workers() for task in worker.tasks]
+    return [run.assignment.task_id for worker in pool.list_workers() for run in worker.tasks]
 
 
 # -- ordinary work
@@ -272,8 +272,8 @@ def test_the_view_shows_how_far_each_task_is(notes: Notes) -> None:
         wait_until(lambda: pool.count_running_bytes("j") == 1234)
         [worker] = pool.list_workers()
         [view] = worker.tasks
-        assert (view.job_id, view.task_id, view.attempt) == ("j", "t", 1)
-        assert view.seconds > 0.0
+        assert (view.assignment, view.number) == (task("sleep"), 1)
+        assert 0.0 < view.started_at < SYSTEM_CLOCK.monotonic()
         assert worker.pid == notes.pid("made")
         assert pool.count_running_bytes("other") == 0
 
@@ -316,7 +316,7 @@ def test_a_worker_killed_while_busy_is_replaced_and_its_task_done_again(
         os.kill(before[0], signal.SIGKILL)
         wait_until(lambda: len(notes.values("sleeping")) == 2)
         assert members(before[0]) == []
-        assert [view.attempt for worker in pool.list_workers() for view in worker.tasks] == [2]
+        assert [view.number for worker in pool.list_workers() for view in worker.tasks] == [2]
         after = pids(pool)
     assert seen.of(PoolWorkerEnded) == [PoolWorkerEnded(before[0], "SIGKILL")]
     assert seen.of(TaskRetried) == [TaskRetried("j", "t", 2, "SIGKILL")]
