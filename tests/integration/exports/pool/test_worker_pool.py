@@ -26,7 +26,6 @@ from holdfast.exports.events import PoolWorkerEnded, PoolWorkerStarted, TaskRetr
 from holdfast.exports.model import TaskResult, TaskToken
 from holdfast.exports.pool import wire
 from holdfast.exports.pool.pool import WakeupPipe, WorkerPool, make_program
-from holdfast.exports.pool.supervisor import Supervisor
 from holdfast.exports.pool.worker import Assignment, WorkerSlot
 from holdfast.lease.clock import SYSTEM_CLOCK, SystemClock
 from holdfast.process.child_process import ChildProcess
@@ -519,29 +518,21 @@ def test_only_results_of_a_workers_running_tasks_count_and_only_once(
 def test_a_result_counts_even_if_its_worker_is_gone_before_all_is_read(notes: Notes) -> None:
     """A pass reads only so many frames, and the result is behind more than two passes read."""
     tasks, clock = Tasks(task("done_and_dead")), ManualClock()
-    supervisor = Supervisor(
-        make_program(pool_work.work(notes.path), 1, 1.0),
-        tasks,
-        size=1,
-        min_size=1,
-        slots=1,
-        max_attempts=1,
-        limits=LivenessLimits(),
-        events=Events(),
-        clock=clock,
+    pool = WorkerPool(
+        pool_work.work(notes.path), tasks, size=1, slots=1, max_attempts=1, clock=clock
     )
     try:
-        wait_until(lambda: supervisor.tick() and not tasks.waiting)
-        [worker] = supervisor.workers
-        wait_until(lambda: not is_alive(worker.pid))
-        supervisor.tick()  # notices the end
+        wait_until(lambda: pool.tick() and not tasks.waiting)
+        [pid] = pids(pool)
+        wait_until(lambda: not is_alive(pid))
+        pool.tick()  # notices the end
         clock.advance(5.0)
-        supervisor.tick()  # gives up waiting for the group
-        assert worker not in supervisor.workers
+        pool.tick()  # gives up waiting for the group
+        assert pid not in pids(pool)
         assert [result.bytes_processed for result in tasks.results] == [5]
     finally:
-        supervisor.stop(0.0)
-        wait_until(lambda: clock.advance(1.0) or (supervisor.tick() and supervisor.ended))
+        pool.stop(0.0)
+        wait_until(lambda: clock.advance(1.0) or (pool.tick() and not pool.list_workers()))
 
 
 def test_killing_a_worker_ends_what_it_started_although_its_pipes_are_open(
