@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
 from itertools import islice
+from math import inf
 from select import POLLIN, POLLOUT, poll
 from typing import Any
 
@@ -50,6 +51,7 @@ _PART_BYTES = 1 << 20
 _MAX_FRAMES = 100  # of a child that never stops sending, before anything else is checked
 _START_TIMEOUT_SECONDS = 120.0  # imports on a busy machine
 _STACKS_SECONDS = 1.0  # to wait for a dump; a stopped process never writes one
+_QUIET_SECONDS = 0.1  # after the start of a dump, when it counts as complete
 _MAX_STACKS_BYTES = 256 * 1024  # a hundred threads; a broken child might write forever
 _KILL_TIMEOUT_SECONDS = 10.0  # after SIGKILL; only a wait in the kernel takes longer
 _GROUP_TIMEOUT_SECONDS = 1.0  # where no process reaps orphans, a group never becomes empty
@@ -99,6 +101,7 @@ class ChildProcess:
         self._frames = Frames(self._messages, self._commands)
         self._readable = True  # no later frame can be trusted after an invalid one
         self._stack_dump = bytearray()
+        self._terminate_at = inf
         self._limits = limits
         self._clock = clock
         self._move_to(ChildState.STARTING, _START_TIMEOUT_SECONDS)
@@ -205,7 +208,20 @@ class ChildProcess:
                 case ChildState.LEAVING:
                     self.end(f"did not end within {self._max_seconds:g} s")
         if self.state is ChildState.LEAVING:
-            self._read_stacks()  # it writes no more than its pipe holds
+            self._send_due_sigterm()
+
+    def _send_due_sigterm(self) -> None:
+        """Send SIGTERM after the stacks.
+
+        If a system call were interrupted by both signals, it would be restarted, and the
+        child would not notice SIGTERM.
+        """
+        now = self._clock.monotonic()
+        if self._read_stacks():
+            self._terminate_at = min(self._terminate_at, now + _QUIET_SECONDS)
+        if now >= self._terminate_at:
+            self._terminate_at = inf
+            self._process.terminate()
 
     def extend_timeout(self, seconds: float) -> None:
         """Ignore a time in which the child was not supervised, or was not to send anything."""
@@ -228,17 +244,17 @@ class ChildProcess:
         self._move_to(ChildState.LEAVING, self._limits.kill_grace_seconds)
 
     def terminate(self, reason: str) -> None:
-        """Have a process that is READY write its stacks and end within the grace.
+        """Have a process that is READY write its stacks, then end within the grace.
 
-        The `finally` blocks of the user's code run. The stacks are written even if the
-        interpreter is stuck.
+        The stacks are written even if the interpreter is stuck. Then SIGTERM lets the
+        `finally` blocks of the user's code run.
         """
         if self.state is ChildState.READY:
             self.reason = reason
             self._process.send_signal(STACKS_SIGNAL)
-            self._process.terminate()
-            seconds = max(self._limits.kill_grace_seconds, _STACKS_SECONDS)
-            self._move_to(ChildState.LEAVING, seconds)
+            grace_seconds = _STACKS_SECONDS + self._limits.kill_grace_seconds
+            self._move_to(ChildState.LEAVING, grace_seconds)
+            self._terminate_at = self._since + _STACKS_SECONDS
 
     def end(self, reason: str | None = None) -> None:
         """Kill the process and all that it started, at once. Calling this twice is safe."""
@@ -273,12 +289,14 @@ class ChildProcess:
         """The stacks that the child wrote while it ended, also those of a crash."""
         return self._stack_dump.decode(errors="replace")
 
-    def _read_stacks(self) -> None:
+    def _read_stacks(self) -> bool:
+        """Read the stacks that the child has written. Return whether there are any."""
         with suppress(BlockingIOError):
             while len(self._stack_dump) < _MAX_STACKS_BYTES:
                 if not (chunk := os.read(self._stacks, 1 << 16)):
                     break
                 self._stack_dump += chunk
+        return bool(self._stack_dump)
 
     def _is_dead(self) -> bool:
         """Return whether no part of the killed process can act any more.
