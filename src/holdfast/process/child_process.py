@@ -97,17 +97,16 @@ class ChildProcess:
         self.broken: tuple[str, str] | None = None  # why it cannot load the user's code
         self.is_loading = True  # it imports user code and may report that it cannot
         self._commands, self._messages, self._control, self._stacks = parent_ends
-        self._commands_open = True
-        self._frames = Frames(self._messages, self._commands)
+        self.frames = Frames(self._messages, self._commands)
         self._readable = True  # no later frame can be trusted after an invalid one
         self._stack_dump = bytearray()
         self._terminate_at = inf
         self._limits = limits
         self._clock = clock
         self._move_to(ChildState.STARTING, _START_TIMEOUT_SECONDS)
-        self.send(0, b"%d" % len(start))
+        self.frames.send(0, b"%d" % len(start))
         for offset in range(0, len(start), _PART_BYTES):
-            self.send(0, start[offset : offset + _PART_BYTES])
+            self.frames.send(0, start[offset : offset + _PART_BYTES])
 
     # -- exchanging frames
 
@@ -116,31 +115,8 @@ class ChildProcess:
         # The pipe of a child that is ENDING is at its end, so it would always be ready.
         if self.state is not ChildState.ENDING:
             ready.register(self._messages, POLLIN)
-            if self.unsent_bytes:
+            if self.frames.unsent_bytes:
                 ready.register(self._commands, POLLOUT)
-
-    def send(self, number: int, frame: bytes) -> None:
-        """Send a frame. What the child does not read now stays buffered until `step`.
-
-        Raises MessageTooLarge, and sends nothing, if the frame is too long.
-        """
-        self.buffer(number, frame)
-        self.flush()
-
-    def buffer(self, number: int, frame: bytes) -> None:
-        """Keep a frame until `flush`. Raises MessageTooLarge like `send`."""
-        if self._commands_open:
-            self._frames.buffer(number, frame)
-
-    def flush(self) -> None:
-        """Send what is buffered, as far as the child reads it now."""
-        if self.unsent_bytes:
-            self._frames.flush()
-
-    @property
-    def unsent_bytes(self) -> int:
-        """The number of buffered bytes."""
-        return self._frames.unsent_bytes if self._commands_open else 0
 
     def send_control(self, record: bytes) -> None:
         """Send a record on the control pipe, which the child reads even while it works."""
@@ -172,8 +148,8 @@ class ChildProcess:
         if not self._readable:
             return False
         try:
-            self.flush()
-            for number, frame in islice(iter(self._frames.read, None), max_frames):
+            self.frames.flush()
+            for number, frame in islice(iter(self.frames.read, None), max_frames):
                 has_read = True
                 self._handle_frame(number, frame, handle)
         except EOFError:
@@ -240,7 +216,7 @@ class ChildProcess:
 
     def leave(self) -> None:
         """Let the process end by itself within the grace, because it gets no more commands."""
-        self._close_commands()
+        self.frames.close()
         self._move_to(ChildState.LEAVING, self._limits.kill_grace_seconds)
 
     def terminate(self, reason: str) -> None:
@@ -314,13 +290,8 @@ class ChildProcess:
 
     def close_pipes(self) -> None:
         """Close our ends of the pipes, as the end of this process would."""
-        self._close_commands()
+        self.frames.close()
         _close(self._messages, self._control, self._stacks)
-
-    def _close_commands(self) -> None:
-        if self._commands_open:
-            self._commands_open = False
-            os.close(self._commands)
 
 
 def _describe_main() -> dict[str, Any]:

@@ -161,10 +161,12 @@ class Watchdog(Executor[M]):
         self._number += 1
         if self._codec is None or self._codec.model is not type(message):
             self._codec = MessageCodec(type(message))
-            child.send(self._number, _pack_model(type(message)))
+            child.frames.send(self._number, _pack_model(type(message)))
             child.is_loading = True
         attempt = Attempt(self._number, message, lease, lease.deadline)
-        child.send(self._number, child_wire.pack_call(lease, self._codec.encode(message)))
+        child.frames.send(
+            self._number, child_wire.pack_call(lease, self._codec.encode(message))
+        )
         return attempt
 
     # -- watching
@@ -203,7 +205,7 @@ class Watchdog(Executor[M]):
         bytes show that it has not, after no more requests than fill its pipe.
         """
         assert self._child is not None
-        if self._child.unsent_bytes:
+        if self._child.frames.unsent_bytes:
             raise BrokenFrame("it sends requests without reading the responses")
         ctx = self._in_flight.make_context(attempt.message, attempt.lease)
         match request[:1]:
@@ -214,7 +216,7 @@ class Watchdog(Executor[M]):
                 response = _pack_result(lambda: ctx.beat(checkpoint=checkpoint))
             case _:
                 raise BrokenFrame("it is of no known kind")
-        self._child.send(attempt.number, response)
+        self._child.frames.send(attempt.number, response)
 
     def _check_signs(self, child: ChildProcess, attempt: Attempt[M]) -> None:
         """End the child if a sign is missing, or else tell it what has changed."""

@@ -118,7 +118,7 @@ def test_a_task_and_its_result_are_copies_sent_over_a_pipe(notes: Notes) -> None
     program = make_program(pool_work.work(notes.path), 1, 60.0)
     process = ChildProcess(program, LivenessLimits(), SYSTEM_CLOCK)
     try:
-        process.send(7, wire.pack_task(payload, "abc-123", "task-123", 1, 7))
+        process.frames.send(7, wire.pack_task(payload, "abc-123", "task-123", 1, 7))
         payload["do"] = "refuse"  # has no effect, because no memory is shared
         number, report = wait_until(lambda: read_report(process))
     finally:

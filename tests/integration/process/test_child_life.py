@@ -1,6 +1,8 @@
 """The life of one supervised child, with a real process and a clock that the test moves."""
 
+import os
 import pickle
+import signal
 from collections.abc import Callable, Iterator
 from math import inf
 
@@ -78,8 +80,10 @@ def test_a_silent_child_writes_its_stacks_and_ends_within_the_grace(
     step_until(child, ChildState.READY)
     clock.advance(29.0)
     assert step(child) is ChildState.READY
+    os.kill(child.pid, signal.SIGSTOP)  # so that it gets all signals at once
     clock.advance(1.0)
     assert step(child) is ChildState.LEAVING
+    os.kill(child.pid, signal.SIGCONT)
     wait_until(lambda: step(child) and child.stacks)
     clock.advance(0.1)  # the dump is complete, so SIGTERM follows
     step_until(child, ChildState.GONE)
@@ -111,7 +115,7 @@ def test_a_child_that_does_not_leave_is_killed_after_the_grace(
 def test_a_child_that_gets_no_more_commands_ends_by_itself(start: Start) -> None:
     child = start("echoes")
     step_until(child, ChildState.READY)
-    child.send(7, b"last")
+    child.frames.send(7, b"last")
     child.leave()
     assert step_until(child, ChildState.GONE) == [b"last"]
     assert (child.reason, child.poll_exit()) == (None, "exit code 0")
@@ -126,7 +130,7 @@ def test_a_child_is_silent_only_if_it_sends_nothing_while_it_should(
     child.extend_timeout(inf)  # it was idle
     assert step(child) is ChildState.READY
     clock.advance(29.0)
-    child.send(1, b"hello")
+    child.frames.send(1, b"hello")
     frames: list[bytes] = []
     wait_until(lambda: child.step(lambda number, frame: frames.append(frame)) or frames)
     clock.advance(29.0)
@@ -145,9 +149,9 @@ def test_no_frame_is_trusted_after_an_invalid_one(start: Start) -> None:
         if number == 1:
             raise BrokenFrame("it is the first")
 
-    child.buffer(1, b"one")
-    child.buffer(2, b"two")
-    child.flush()
+    child.frames.buffer(1, b"one")
+    child.frames.buffer(2, b"two")
+    child.frames.flush()
     wait_until(lambda: child.step(refuse_first) or child.state is ChildState.GONE)
     assert frames == [b"one"]
     assert child.reason == "its process sent an invalid frame: it is the first"

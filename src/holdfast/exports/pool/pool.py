@@ -318,7 +318,7 @@ class WorkerPool:
             if not least_busy.has_room:
                 able.remove(least_busy)
         for worker in self._workers:
-            worker.flush()
+            worker.frames.flush()
 
     def _grow(self, now: float) -> None:
         """Want one more worker if no slot became free for a while.

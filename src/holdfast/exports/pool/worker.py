@@ -148,7 +148,7 @@ class PoolWorker(ChildProcess):
         """
         task = attempt.assignment
         ids = (task.job_id, task.task_id, attempt.number, nonce)
-        self.buffer(nonce, wire.pack_task(task.payload, *ids))
+        self.frames.buffer(nonce, wire.pack_task(task.payload, *ids))
         attempt.started_at = now
         self.running[nonce] = attempt
 
@@ -161,9 +161,9 @@ class PoolWorker(ChildProcess):
         """Send a cancel for each job with cancelled tasks, because an earlier one may have
         come before the task had begun. Skip a worker that does not read its pipe."""
         jobs = {run.assignment.job_id for run in self.running.values() if run.cancelled}
-        if self.state is ChildState.READY and not self.unsent_bytes:
+        if self.state is ChildState.READY and not self.frames.unsent_bytes:
             for job_id in jobs:
-                self.send(0, wire.pack_cancel(job_id))
+                self.frames.send(0, wire.pack_cancel(job_id))
 
     def record_progress(self, bytes_by_nonce: dict[int, int]) -> None:
         """Note how many bytes each running task has processed."""

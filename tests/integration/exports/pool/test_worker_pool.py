@@ -542,7 +542,7 @@ def test_killing_a_worker_ends_what_it_started_although_its_pipes_are_open(
         make_program(pool_work.work(notes.path), 1, 1.0), LivenessLimits(), SYSTEM_CLOCK
     )
     try:
-        process.send(1, wire.pack_task({"do": "have_children"}, "j", "t", 1, 1))
+        process.frames.send(1, wire.pack_task({"do": "have_children"}, "j", "t", 1, 1))
         child = notes.pid("child")
         process.end()
         # Also without the guard, which waits for the end of the pipe.
@@ -891,7 +891,7 @@ def test_a_worker_whose_pipes_close_ends_with_everything_it_started(notes: Notes
     program = make_program(pool_work.work(notes.path), 1, 1.0)
     process = ChildProcess(program, LivenessLimits(), SYSTEM_CLOCK)
     try:
-        process.send(1, wire.pack_task({"do": "have_children"}, "j", "t", 1, 1))
+        process.frames.send(1, wire.pack_task({"do": "have_children"}, "j", "t", 1, 1))
         child = notes.pid("child")
         process.close_pipes()
         wait_until(lambda: process.poll_exit() is not None and not is_alive(child))
