@@ -1,20 +1,39 @@
-"""The parent's end of one child process: start it, exchange frames with it, and end it.
+"""One child process and its life: start it, exchange frames with it, end it, and reap it.
+
+    STARTING ──▶ READY ──▶ LEAVING     asked to end: by the end of its commands, or by SIGTERM
+        └──────────┴──────────┴──────▶ ENDING ──▶ GONE
+
+`step` runs one pass of this and never waits, so one thread can supervise many children. A
+thread with one child calls `wait` in between. What a child was doing may be done again only
+when it is GONE, because until then it may still act.
 
 It does not use `multiprocessing`, which would import the program's main module in every child
-and more than twice as much as a child needs. Unless a function says that it waits, it does not.
+and more than twice as much as a child needs.
 """
 
 import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum, auto
+from itertools import islice
+from math import inf
 from select import POLLIN, POLLOUT, poll
 from typing import Any
 
 from holdfast.lease.clock import Clock
 from holdfast.process.child_main import STACKS_SIGNAL
-from holdfast.process.frames import Frames, Program
+from holdfast.process.frames import (
+    BROKEN,
+    READY,
+    BrokenFrame,
+    Frames,
+    Program,
+    unpack_broken,
+)
+from holdfast.process.liveness import LivenessLimits
 from holdfast.process.process_group import (
     block_sigint,
     describe_exit,
@@ -29,11 +48,26 @@ _BOOT = (
 )
 _PART_BYTES = 1 << 20
 
+_MAX_FRAMES = 100  # of a child that never stops sending, before anything else is checked
+_START_TIMEOUT_SECONDS = 120.0  # imports on a busy machine
 _STACKS_SECONDS = 1.0  # to wait for a dump; a stopped process never writes one
-_QUIET_SECONDS = 0.1  # without output, after which a dump counts as complete
+_QUIET_SECONDS = 0.1  # after the start of a dump, when it counts as complete
 _MAX_STACKS_BYTES = 256 * 1024  # a hundred threads; a broken child might write forever
 _KILL_TIMEOUT_SECONDS = 10.0  # after SIGKILL; only a wait in the kernel takes longer
 _GROUP_TIMEOUT_SECONDS = 1.0  # where no process reaps orphans, a group never becomes empty
+
+FrameHandler = Callable[[int, bytes], None]
+"""Handles the number and the payload of a frame. Raises BrokenFrame if it is invalid."""
+
+
+class ChildState(Enum):
+    """The phase of a child's life."""
+
+    STARTING = auto()
+    READY = auto()
+    LEAVING = auto()
+    ENDING = auto()
+    GONE = auto()
 
 
 class ChildProcess:
@@ -43,7 +77,9 @@ class ChildProcess:
     that started it.
     """
 
-    def __init__(self, program: Program, clock: Clock) -> None:
+    state: ChildState
+
+    def __init__(self, program: Program, limits: LivenessLimits, clock: Clock) -> None:
         """Start the process. Raises OSError if no process can be started now."""
         start = pickle.dumps((program, _describe_main() if program.imports_main else None))
         child_ends, parent_ends = _open_pipes()
@@ -57,150 +93,205 @@ class ChildProcess:
         for pipe in parent_ends:
             os.set_blocking(pipe, False)
         self.pid = self._process.pid
+        self.reason: str | None = None  # why it was ended, unless it ended by itself
+        self.broken: tuple[str, str] | None = None  # why it cannot load the user's code
+        self.is_loading = True  # it imports user code and may report that it cannot
         self._commands, self._messages, self._control, self._stacks = parent_ends
-        self._commands_open = True
-        self._frames = Frames(self._messages, self._commands)
+        self.frames = Frames(self._messages, self._commands)
+        self._readable = True  # no later frame can be trusted after an invalid one
+        self._stack_dump = bytearray()
+        self._terminate_at = inf
+        self._limits = limits
         self._clock = clock
-        self._killed_at = 0.0
-        self.send(0, b"%d" % len(start))
+        self._move_to(ChildState.STARTING, _START_TIMEOUT_SECONDS)
+        self.frames.send(0, b"%d" % len(start))
         for offset in range(0, len(start), _PART_BYTES):
-            self.send(0, start[offset : offset + _PART_BYTES])
+            self.frames.send(0, start[offset : offset + _PART_BYTES])
 
     # -- exchanging frames
 
     def register(self, ready: poll) -> None:
         """Register for what the child sends and, if bytes are buffered, for room for them."""
-        ready.register(self._messages, POLLIN)
-        if self.unsent_bytes:
-            ready.register(self._commands, POLLOUT)
-
-    def wait(self, seconds: float) -> None:
-        """Wait until there is something to read or to write, or until `seconds` passed."""
-        ready = poll()
-        self.register(ready)
-        ready.poll(seconds * 1000)
-
-    def read(self) -> tuple[int, bytes] | None:
-        """Return the number and the payload of the next frame, or None if there is none yet.
-
-        Also sends what is buffered. Raises EOFError if there will be no more frames, and
-        BrokenFrame if a frame is too long or too short.
-        """
-        self.flush()
-        return self._frames.read()
-
-    def send(self, number: int, frame: bytes) -> None:
-        """Send a frame. What the child does not read now stays buffered until `read`.
-
-        Raises MessageTooLarge, and sends nothing, if the frame is too long.
-        """
-        if self._commands_open:
-            self._frames.send(number, frame)
-
-    def buffer(self, number: int, frame: bytes) -> None:
-        """Keep a frame until `flush`. Raises MessageTooLarge like `send`."""
-        if self._commands_open:
-            self._frames.buffer(number, frame)
-
-    def flush(self) -> None:
-        """Send what is buffered, as far as the child reads it now."""
-        if self.unsent_bytes:
-            self._frames.flush()
-
-    @property
-    def unsent_bytes(self) -> int:
-        """The number of buffered bytes."""
-        return self._frames.unsent_bytes if self._commands_open else 0
+        # The pipe of a child that is ENDING is at its end, so it would always be ready.
+        if self.state is not ChildState.ENDING:
+            ready.register(self._messages, POLLIN)
+            if self.frames.unsent_bytes:
+                ready.register(self._commands, POLLOUT)
 
     def send_control(self, record: bytes) -> None:
         """Send a record on the control pipe, which the child reads even while it works."""
         with suppress(OSError):  # it ended or does not read; other checks notice both
             os.write(self._control, record)
 
-    def close_commands(self) -> None:
-        """Close the pipe of commands, so that the process ends by itself."""
-        if self._commands_open:
-            self._commands_open = False
-            os.close(self._commands)
+    # -- one pass
 
-    # -- watching
+    def step(self, handle: FrameHandler) -> None:
+        """Read frames, check the signs of life, and reap the process when it is dead.
+
+        `handle` gets the frames of the program. If one is invalid, the process is killed.
+        This never waits.
+        """
+        has_read = self._read_frames(handle, _MAX_FRAMES)
+        if has_read and self.state is ChildState.READY:
+            self._since = self._clock.monotonic()  # every frame shows life
+        self._check_life()
+        if self.state is ChildState.ENDING and self._is_dead():
+            # What it sent before its end counts; an incomplete frame is ignored.
+            self._read_frames(handle, None)
+            self._read_stacks()
+            self.close_pipes()
+            self.state = ChildState.GONE
+
+    def _read_frames(self, handle: FrameHandler, max_frames: int | None) -> bool:
+        """Read what there is, at most so many frames. Return whether there was one."""
+        has_read = False
+        if not self._readable:
+            return False
+        try:
+            self.frames.flush()
+            for number, frame in islice(iter(self.frames.read, None), max_frames):
+                has_read = True
+                self._handle_frame(number, frame, handle)
+        except EOFError:
+            self.end()  # it is dying, and its exit code will give the reason
+        except BrokenFrame as error:
+            self._readable = False
+            self.end(f"its process sent an invalid frame: {error}")
+        return has_read
+
+    def _handle_frame(self, number: int, frame: bytes, handle: FrameHandler) -> None:
+        if self.is_loading and frame[:1] == BROKEN:
+            self.broken = unpack_broken(frame)
+            self.end(f"it cannot load its code: {self.broken[0]}")
+            return
+        if frame == READY and self.state is ChildState.STARTING:
+            self._move_to(ChildState.READY, self._limits.pulse_seconds)
+        else:
+            handle(number, frame)
+        self.is_loading = False
+
+    def _check_life(self) -> None:
+        if self.poll_exit() is not None:
+            self.end()
+        elif self._clock.monotonic() - self._since >= self._max_seconds:
+            match self.state:
+                case ChildState.STARTING:
+                    self.end(f"not ready after {self._max_seconds:g} s")
+                case ChildState.READY:
+                    self.terminate(
+                        f"the worker process did not answer for {self._max_seconds:g} s"
+                    )
+                case ChildState.LEAVING:
+                    self.end(f"did not end within {self._max_seconds:g} s")
+        if self.state is ChildState.LEAVING:
+            self._send_due_sigterm()
+
+    def _send_due_sigterm(self) -> None:
+        """Send SIGTERM after the stacks.
+
+        If a system call were interrupted by both signals, it would be restarted, and the
+        child would not notice SIGTERM.
+        """
+        now = self._clock.monotonic()
+        if self._read_stacks():
+            self._terminate_at = min(self._terminate_at, now + _QUIET_SECONDS)
+        if now >= self._terminate_at:
+            self._terminate_at = inf
+            self._process.terminate()
+
+    def extend_timeout(self, seconds: float) -> None:
+        """Ignore a time in which the child was not supervised, or was not to send anything."""
+        self._since = min(self._since + seconds, self._clock.monotonic())
+
+    def wait(self, seconds: float) -> None:
+        """Wait until there may be something to do, or until `seconds` passed."""
+        if self.state is ChildState.ENDING:
+            self._clock.sleep(0.001)
+        else:
+            ready = poll()
+            self.register(ready)
+            ready.poll(seconds * 1000)
+
+    # -- ending
+
+    def leave(self) -> None:
+        """Let the process end by itself within the grace, because it gets no more commands."""
+        self.frames.close()
+        self._move_to(ChildState.LEAVING, self._limits.kill_grace_seconds)
+
+    def terminate(self, reason: str) -> None:
+        """Have a process that is READY write its stacks, then end within the grace.
+
+        The stacks are written even if the interpreter is stuck. Then SIGTERM lets the
+        `finally` blocks of the user's code run.
+        """
+        if self.state is ChildState.READY:
+            self.reason = reason
+            self._process.send_signal(STACKS_SIGNAL)
+            grace_seconds = _STACKS_SECONDS + self._limits.kill_grace_seconds
+            self._move_to(ChildState.LEAVING, grace_seconds)
+            self._terminate_at = self._since + _STACKS_SECONDS
+
+    def end(self, reason: str | None = None) -> None:
+        """Kill the process and all that it started, at once. Calling this twice is safe."""
+        if self.state not in (ChildState.ENDING, ChildState.GONE):
+            self.reason = self.reason or reason
+            self._process.kill()  # it may be too young to have a process group
+            kill_group(self.pid)
+            self._move_to(ChildState.ENDING, _KILL_TIMEOUT_SECONDS)
+
+    def destroy(self) -> str | None:
+        """Kill the process, and wait until it is GONE with all that it started.
+
+        Return how it ended, or None if it cannot be killed.
+        """
+        self.end()
+        return self.wait_until_gone()
+
+    def wait_until_gone(self) -> str | None:
+        """Wait until the process is GONE, and ignore its frames. Return like `destroy`."""
+        while self.state is not ChildState.GONE:
+            self.wait(0.02)
+            self.step(lambda number, frame: None)
+        return self.poll_exit()
 
     def poll_exit(self) -> str | None:
         """Return how the process ended, or None while it exists."""
         code = self._process.poll()
         return None if code is None else describe_exit(code)
 
-    def wait_until_dead(self, seconds: float) -> str | None:
-        """Wait at most `seconds` for the process to end. Return how it ended, or None."""
-        until = self._clock.monotonic() + seconds
-        pause = 0.001
-        while (
-            exit_text := self.poll_exit()
-        ) is None and self._clock.monotonic() + pause <= until:
-            self._clock.sleep(pause)
-            pause = min(pause * 2, 0.02)
-        return exit_text
+    @property
+    def stacks(self) -> str:
+        """The stacks that the child wrote while it ended, also those of a crash."""
+        return self._stack_dump.decode(errors="replace")
 
-    def dump_stacks(self) -> str:
-        """Wait for the stacks of all threads, even if the child's interpreter is stuck."""
-        self._process.send_signal(STACKS_SIGNAL)
-        return self.read_stacks(_STACKS_SECONDS)
+    def _read_stacks(self) -> bool:
+        """Read the stacks that the child has written. Return whether there are any."""
+        with suppress(BlockingIOError):
+            while len(self._stack_dump) < _MAX_STACKS_BYTES:
+                if not (chunk := os.read(self._stacks, 1 << 16)):
+                    break
+                self._stack_dump += chunk
+        return bool(self._stack_dump)
 
-    def read_stacks(self, seconds: float = 0.0) -> str:
-        """Return the stacks that the child wrote, also those of a crash.
-
-        Waits at most so many seconds for them.
-        """
-        ready = poll()
-        ready.register(self._stacks, POLLIN)
-        text = bytearray()
-        until = self._clock.monotonic() + seconds
-        while len(text) < _MAX_STACKS_BYTES and ready.poll(
-            max(0.0, until - self._clock.monotonic()) * 1000
-        ):
-            if not (chunk := os.read(self._stacks, 1 << 16)):
-                break
-            text += chunk
-            until = min(until, self._clock.monotonic() + _QUIET_SECONDS)
-        return text.decode(errors="replace")
-
-    # -- ending
-
-    def terminate(self) -> None:
-        """Send SIGTERM, so that the child's `finally` blocks run."""
-        self._process.terminate()
-
-    def kill(self) -> None:
-        """Kill the process and all that it started, at once."""
-        self._process.kill()  # it may be too young to have a process group
-        kill_group(self.pid)
-        self._killed_at = self._clock.monotonic()
-
-    def is_gone(self) -> bool:
-        """Return whether no part of the process can act any more. Call after `kill`.
+    def _is_dead(self) -> bool:
+        """Return whether no part of the killed process can act any more.
 
         A process that hangs in the kernel for so long will never return to its code.
         """
-        seconds = self._clock.monotonic() - self._killed_at
+        seconds = self._clock.monotonic() - self._since
         if self.poll_exit() is None:
-            return seconds >= _KILL_TIMEOUT_SECONDS
+            return seconds >= self._max_seconds
         return is_group_gone(self.pid) or seconds >= _GROUP_TIMEOUT_SECONDS
 
-    def close(self) -> None:
-        """Close the pipes. This is the last call."""
-        self.close_commands()
+    def _move_to(self, state: ChildState, max_seconds: float) -> None:
+        self.state = state
+        self._since, self._max_seconds = self._clock.monotonic(), max_seconds
+
+    def close_pipes(self) -> None:
+        """Close our ends of the pipes, as the end of this process would."""
+        self.frames.close()
         _close(self._messages, self._control, self._stacks)
-
-    def destroy(self) -> str | None:
-        """Kill the process, wait until it is gone with all that it started, and close it.
-
-        Return how it ended, or None if it cannot be killed.
-        """
-        self.kill()
-        while not self.is_gone():
-            self._clock.sleep(0.001)
-        self.close()
-        return self.poll_exit()
 
 
 def _describe_main() -> dict[str, Any]:

@@ -60,6 +60,7 @@ class Frames:
         self._write_fd = write_fd
         self._received = bytearray()
         self._unsent = bytearray()
+        self._is_closed = False
 
     def read(self) -> tuple[int, bytes] | None:
         """Return the number and the payload of the next frame, or None if it is not complete.
@@ -113,7 +114,8 @@ class Frames:
                 f"{length:,} bytes are too much for a process, the limit is "
                 f"{MAX_FRAME_BYTES:,}: store them elsewhere and pass their address"
             )
-        self._unsent += _HEAD.pack(length, number) + payload
+        if not self._is_closed:
+            self._unsent += _HEAD.pack(length, number) + payload
 
     @property
     def unsent_bytes(self) -> int:
@@ -130,6 +132,13 @@ class Frames:
             except BrokenPipeError:
                 sent = len(self._unsent)
             del self._unsent[:sent]
+
+    def close(self) -> None:
+        """Close the pipe to the peer, and discard what is buffered and what will be."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._unsent.clear()
+            os.close(self._write_fd)
 
 
 # -- what the frames of all child processes carry

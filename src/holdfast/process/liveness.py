@@ -8,8 +8,6 @@ in time      the work takes no longer than its timeout
 from dataclasses import dataclass
 from math import inf
 
-START_TIMEOUT_SECONDS = 120.0  # imports on a busy machine
-
 
 @dataclass(frozen=True, slots=True)
 class LivenessLimits:
@@ -24,26 +22,14 @@ class LivenessLimits:
         """Return whether the work took too long."""
         return self.timeout_seconds is not None and now - started_at >= self.timeout_seconds
 
-    def is_silent(self, last_pulse_at: float, now: float) -> bool:
-        """Return whether the child sent no pulse for too long."""
-        return now - last_pulse_at >= self.pulse_seconds
+    def find_missing(self, now: float, started_at: float, last_beat_at: float) -> str | None:
+        """Return the reason to end the work, or None while no limit of it is exceeded.
 
-    def is_stalled(self, last_beat_at: float, now: float) -> bool:
-        """Return whether the work did not beat for too long."""
-        return self.stall_seconds is not None and now - last_beat_at >= self.stall_seconds
-
-    def find_missing(
-        self, now: float, started_at: float, last_beat_at: float, last_pulse_at: float = inf
-    ) -> str | None:
-        """Return the reason to end the work, or None while no limit is exceeded.
-
-        Work without a process of its own sends no pulses.
+        Whether its process responds is checked by `ChildProcess`.
         """
         if self.is_overdue(started_at, now):
             return f"timed out after {self.timeout_seconds:g} s"
-        if self.is_silent(last_pulse_at, now):
-            return f"the worker process did not answer for {self.pulse_seconds:g} s"
-        if self.is_stalled(last_beat_at, now):
+        if self.stall_seconds is not None and now - last_beat_at >= self.stall_seconds:
             return f"stalled: no beat for {self.stall_seconds:g} s"
         return None
 

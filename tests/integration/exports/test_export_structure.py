@@ -38,6 +38,7 @@ from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.process.child_process import ChildProcess
+from holdfast.process.liveness import LivenessLimits
 from holdfast.settings import read_settings
 from support.waiting import wait_until
 from support.workers import pool_work
@@ -114,9 +115,10 @@ def list_shared_memory(pid: int) -> list[str]:
 def test_a_task_and_its_result_are_copies_sent_over_a_pipe(notes: Notes) -> None:
     """The seven steps, with a real worker."""
     payload = {"do": "finish", "bytes": 1_048_576, "url": "https://x/y", "s3Bucket": "b"}
-    process = ChildProcess(make_program(pool_work.work(notes.path), 1, 60.0), SYSTEM_CLOCK)
+    program = make_program(pool_work.work(notes.path), 1, 60.0)
+    process = ChildProcess(program, LivenessLimits(), SYSTEM_CLOCK)
     try:
-        process.send(7, wire.pack_task(payload, "abc-123", "task-123", 1, 7))
+        process.frames.send(7, wire.pack_task(payload, "abc-123", "task-123", 1, 7))
         payload["do"] = "refuse"  # has no effect, because no memory is shared
         number, report = wait_until(lambda: read_report(process))
     finally:
@@ -136,8 +138,9 @@ def test_a_task_and_its_result_are_copies_sent_over_a_pipe(notes: Notes) -> None
 
 def read_report(process: ChildProcess) -> Any:
     """Return the number and the report of a completed task, or None if there is none yet."""
-    frame = process.read()
-    return frame if frame and frame[1].startswith(b"{") else None
+    frames: list[tuple[int, bytes]] = []
+    process.step(lambda number, frame: frames.append((number, frame)))
+    return next((frame for frame in frames if frame[1].startswith(b"{")), None)
 
 
 LOAD = "import pickle, sys; pickle.load(sys.stdin.buffer)(); print(*sys.modules)"

@@ -202,6 +202,6 @@ def test_an_outcome_of_another_attempt_settles_nothing(notes: Notes) -> None:
 def test_a_child_that_sends_garbage_while_starting_ends_the_run_and_costs_no_attempt() -> None:
     queue = TestQueue()
     queue.push_ids("m")
-    with pytest.raises(HandlerNotFound, match="sent an invalid frame while starting"):
+    with pytest.raises(HandlerNotFound, match="its process sent an invalid frame"):
         run_until_empty(Worker(queue, broken_children.GarbageAtStart(), isolation="process"))
     assert queue.find("m")[0].attempts == 0

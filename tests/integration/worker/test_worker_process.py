@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -49,6 +50,17 @@ def test_children_are_reused_and_their_work_is_acked(notes: Notes) -> None:
     assert sorted(notes.values("finished")) == sorted(f"m{number}" for number in range(50))
     assert len(set(notes.values("pid"))) <= 2
     assert queue.most_asked <= 2
+
+
+def test_an_idle_child_need_not_send_pulses(notes: Notes) -> None:
+    queue = TestQueue()
+    push(queue, notes, "finish", "first")
+    with running(process_worker(queue, pulse_seconds=2.0)):
+        wait_until(lambda: queue.stats().completed == 1)
+        time.sleep(2.1)
+        push(queue, notes, "finish", "second")
+        wait_until(lambda: queue.stats().completed == 2)
+    assert len(set(notes.values("pid"))) == 1
 
 
 def test_a_typed_message_arrives_as_it_was_pushed(notes: Notes) -> None:

@@ -10,27 +10,23 @@ ALL = LivenessLimits(stall_seconds=10.0, timeout_seconds=100.0, pulse_seconds=30
 
 
 @pytest.mark.parametrize(
-    ("beat_at", "pulse_at", "now", "reason"),
+    ("beat_at", "now", "reason"),
     [
-        (0.0, 0.0, 0.0, None),
-        (0.0, 0.0, 9.9, None),
-        (0.0, 0.0, 10.0, "stalled: no beat for 10 s"),
-        (25.0, 0.0, 29.9, None),
-        (25.0, 0.0, 30.0, "the worker process did not answer for 30 s"),
-        (95.0, 95.0, 99.9, None),
-        (99.0, 99.0, 100.0, "timed out after 100 s"),
+        (0.0, 0.0, None),
+        (0.0, 9.9, None),
+        (0.0, 10.0, "stalled: no beat for 10 s"),
+        (95.0, 99.9, None),
+        (99.0, 100.0, "timed out after 100 s"),
     ],
 )
 def test_a_sign_may_be_missing_for_its_limit_and_no_longer(
-    beat_at: float, pulse_at: float, now: float, reason: str | None
+    beat_at: float, now: float, reason: str | None
 ) -> None:
-    assert ALL.find_missing(now, 0.0, beat_at, pulse_at) == reason
+    assert ALL.find_missing(now, 0.0, beat_at) == reason
 
 
-def test_without_limits_only_the_pulse_counts() -> None:
+def test_without_limits_work_may_take_forever() -> None:
     limits = LivenessLimits(pulse_seconds=30.0)
-    assert limits.find_missing(1e6 + 29.0, 0.0, 0.0, 1e6) is None
-    assert limits.find_missing(1e6 + 31.0, 0.0, 0.0, 1e6) is not None
     assert limits.find_missing(1e9, 0.0, 0.0) is None
     assert limits.compute_seconds_left(1e9, 0.0, 0.0) == inf
 

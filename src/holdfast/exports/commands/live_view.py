@@ -180,17 +180,17 @@ def _render_workers(monitor: ExportMonitor) -> "Table":
 def _describe_worker(monitor: ExportMonitor, worker: WorkerInfo) -> list["Text"]:
     """Return the cells of a worker, with its oldest running task."""
     pid, others = _make_text(f"  {worker.pid}", "dim"), len(worker.tasks) - 1
-    task = max(worker.tasks, key=lambda task: task.seconds, default=None)
-    if task is None:
+    run = min(worker.tasks, key=lambda run: run.started_at, default=None)
+    if run is None:
         return [pid, _make_text("idle", "dim")]
-    more = [f"attempt {task.attempt}"] if task.attempt > 1 else []
+    more = [f"attempt {run.number}"] if run.number > 1 else []
     more += [f"and {others} more"] if others else []
     return [
         pid,
-        _make_text(monitor.find_name(task.job_id, task.task_id) or "…"),
-        _make_text(format_bytes(task.bytes_processed), "green"),
-        _make_text(format_duration(task.seconds)),
-        _make_text(", ".join(more), "yellow" if task.attempt > 1 else "dim"),
+        _make_text(monitor.find_name(run.assignment.job_id, run.assignment.task_id) or "…"),
+        _make_text(format_bytes(run.bytes_processed), "green"),
+        _make_text(format_duration(max(0.0, SYSTEM_CLOCK.monotonic() - run.started_at))),
+        _make_text(", ".join(more), "yellow" if run.number > 1 else "dim"),
     ]
 
 

@@ -11,7 +11,7 @@ all that they send. This module imports little, because each worker process load
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast.process.frames import (
     MAX_CODE,
@@ -30,14 +30,6 @@ _ENCODER = json.JSONEncoder(allow_nan=False)
 
 class InvalidResult(ValueError):
     """The task handler returned an invalid result."""
-
-
-class TaskReport(NamedTuple):
-    """The result of one attempt of a task."""
-
-    success: bool
-    bytes_processed: int
-    error: tuple[str, str] | None  # code and message, for every failure
 
 
 # -- to a worker
@@ -76,16 +68,17 @@ def pack_completed(task: Mapping[str, Any], result: Mapping[str, Any]) -> bytes:
     return _pack("TASK_COMPLETED", {**result, "taskId": task["taskId"], "jobId": task["jobId"]})
 
 
-def unpack_completed(frame: bytes) -> TaskReport:
-    """Return the result of a task. Raises BrokenFrame if it is invalid."""
+def unpack_completed(frame: bytes) -> tuple[int, tuple[str, str] | None]:
+    """Return the bytes that a task processed and, if it failed, the error's code and message.
+
+    Raises BrokenFrame if the frame is invalid.
+    """
     match parse_json(frame):
         case {
             "type": "TASK_COMPLETED",
             "payload": {"success": bool(success), "bytesProcessed": done, "error": error},
         }:
-            return TaskReport(
-                success, _check_count(done), None if success else unpack_error(error)
-            )
+            return _check_count(done), None if success else unpack_error(error)
     raise BrokenFrame("it is no result of a task")
 
 

@@ -26,7 +26,6 @@ from holdfast.exports.events import PoolWorkerEnded, PoolWorkerStarted, TaskRetr
 from holdfast.exports.model import TaskResult, TaskToken
 from holdfast.exports.pool import wire
 from holdfast.exports.pool.pool import WakeupPipe, WorkerPool, make_program
-from holdfast.exports.pool.supervisor import Supervisor
 from holdfast.exports.pool.worker import Assignment, WorkerSlot
 from holdfast.lease.clock import SYSTEM_CLOCK, SystemClock
 from holdfast.process.child_process import ChildProcess
@@ -117,7 +116,7 @@ def pids(pool: WorkerPool) -> list[int]:
 
 
 def running(pool: WorkerPool) -> list[str]:
-    return [task.task_id for worker in pool.list_workers() for task in worker.tasks]
+    return [run.assignment.task_id for worker in pool.list_workers() for run in worker.tasks]
 
 
 # -- ordinary work
@@ -272,8 +271,8 @@ def test_the_view_shows_how_far_each_task_is(notes: Notes) -> None:
         wait_until(lambda: pool.count_running_bytes("j") == 1234)
         [worker] = pool.list_workers()
         [view] = worker.tasks
-        assert (view.job_id, view.task_id, view.attempt) == ("j", "t", 1)
-        assert view.seconds > 0.0
+        assert (view.assignment, view.number) == (task("sleep"), 1)
+        assert 0.0 < view.started_at < SYSTEM_CLOCK.monotonic()
         assert worker.pid == notes.pid("made")
         assert pool.count_running_bytes("other") == 0
 
@@ -316,7 +315,7 @@ def test_a_worker_killed_while_busy_is_replaced_and_its_task_done_again(
         os.kill(before[0], signal.SIGKILL)
         wait_until(lambda: len(notes.values("sleeping")) == 2)
         assert members(before[0]) == []
-        assert [view.attempt for worker in pool.list_workers() for view in worker.tasks] == [2]
+        assert [view.number for worker in pool.list_workers() for view in worker.tasks] == [2]
         after = pids(pool)
     assert seen.of(PoolWorkerEnded) == [PoolWorkerEnded(before[0], "SIGKILL")]
     assert seen.of(TaskRetried) == [TaskRetried("j", "t", 2, "SIGKILL")]
@@ -409,9 +408,8 @@ def test_an_unresponsive_worker_is_killed_and_its_task_done_again(
     tasks, seen = Tasks(task(do)), Seen()
     with pool_of(notes, tasks, seen=seen, response_timeout_seconds=BUSY_MACHINE_SECONDS):
         assert tasks.result().success
-    assert (
-        seen.of(PoolWorkerEnded)[0].reason == f"no sign of life for {BUSY_MACHINE_SECONDS:g} s"
-    )
+    silent = f"the worker process did not answer for {BUSY_MACHINE_SECONDS:g} s"
+    assert seen.of(PoolWorkerEnded)[0].reason == silent
 
 
 @pytest.mark.requirement("R004-019", "R004-075")
@@ -468,8 +466,8 @@ def test_what_a_worker_started_ends_with_its_clean_end(notes: Notes) -> None:
 @pytest.mark.parametrize(
     ("do", "reason"),
     [
-        ("talk_rubbish", "sent an invalid message"),
-        ("say_unknown", "sent an invalid message"),
+        ("talk_rubbish", "its process sent an invalid frame"),
+        ("say_unknown", "its process sent an invalid frame"),
         ("break_off", "exit code 9"),
     ],
 )
@@ -478,7 +476,7 @@ def test_an_invalid_frame_ends_only_its_worker(notes: Notes, do: str, reason: st
     tasks, seen = Tasks(task(do)), Seen()
     with pool_of(notes, tasks, seen=seen):
         assert tasks.result().success
-    assert [ended.reason for ended in seen.of(PoolWorkerEnded)] == [reason]
+    assert [ended.reason.split(":")[0] for ended in seen.of(PoolWorkerEnded)] == [reason]
 
 
 def test_an_endless_frame_ends_its_worker_and_costs_no_memory(notes: Notes) -> None:
@@ -492,7 +490,8 @@ def test_an_endless_frame_ends_its_worker_and_costs_no_memory(notes: Notes) -> N
     finally:
         tracemalloc.stop()
     assert peak < 32 << 20
-    assert [ended.reason for ended in seen.of(PoolWorkerEnded)] == ["sent an invalid message"]
+    [ended] = seen.of(PoolWorkerEnded)
+    assert ended.reason.startswith("its process sent an invalid frame: its length is")
 
 
 @pytest.mark.requirement("R004-034")
@@ -519,39 +518,33 @@ def test_only_results_of_a_workers_running_tasks_count_and_only_once(
 def test_a_result_counts_even_if_its_worker_is_gone_before_all_is_read(notes: Notes) -> None:
     """A pass reads only so many frames, and the result is behind more than two passes read."""
     tasks, clock = Tasks(task("done_and_dead")), ManualClock()
-    supervisor = Supervisor(
-        make_program(pool_work.work(notes.path), 1, 1.0),
-        tasks,
-        size=1,
-        min_size=1,
-        slots=1,
-        max_attempts=1,
-        limits=LivenessLimits(),
-        events=Events(),
-        clock=clock,
+    pool = WorkerPool(
+        pool_work.work(notes.path), tasks, size=1, slots=1, max_attempts=1, clock=clock
     )
     try:
-        wait_until(lambda: supervisor.tick() and not tasks.waiting)
-        [worker] = supervisor.workers
-        wait_until(lambda: not is_alive(worker.process.pid))
-        supervisor.tick()  # notices the end
+        wait_until(lambda: pool.tick() and not tasks.waiting)
+        [pid] = pids(pool)
+        wait_until(lambda: not is_alive(pid))
+        pool.tick()  # notices the end
         clock.advance(5.0)
-        supervisor.tick()  # gives up waiting for the group
-        assert worker not in supervisor.workers
+        pool.tick()  # gives up waiting for the group
+        assert pid not in pids(pool)
         assert [result.bytes_processed for result in tasks.results] == [5]
     finally:
-        supervisor.stop(0.0)
-        wait_until(lambda: clock.advance(1.0) or (supervisor.tick() and supervisor.ended))
+        pool.stop(0.0)
+        wait_until(lambda: clock.advance(1.0) or (pool.tick() and not pool.list_workers()))
 
 
 def test_killing_a_worker_ends_what_it_started_although_its_pipes_are_open(
     notes: Notes,
 ) -> None:
-    process = ChildProcess(make_program(pool_work.work(notes.path), 1, 1.0), SYSTEM_CLOCK)
+    process = ChildProcess(
+        make_program(pool_work.work(notes.path), 1, 1.0), LivenessLimits(), SYSTEM_CLOCK
+    )
     try:
-        process.send(1, wire.pack_task({"do": "have_children"}, "j", "t", 1, 1))
+        process.frames.send(1, wire.pack_task({"do": "have_children"}, "j", "t", 1, 1))
         child = notes.pid("child")
-        process.kill()
+        process.end()
         # Also without the guard, which waits for the end of the pipe.
         wait_until(lambda: not is_alive(child) and not members(process.pid))
     finally:
@@ -810,8 +803,12 @@ def test_a_worker_that_dies_at_once_is_replaced_with_growing_delays() -> None:
     pauses = []
     for _ in range(12):
         slot.delay_next(100.0)
-        pauses.append(round(slot.not_before - 100.0, 3))
-    assert pauses == [0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
+        pauses.append(slot.not_before - 100.0)
+    longest = [0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
+    assert all(
+        most / 2 - 1e-6 <= pause <= most + 1e-6
+        for pause, most in zip(pauses, longest, strict=True)
+    )
 
 
 def test_work_that_cannot_be_pickled_and_invalid_numbers_are_refused() -> None:
@@ -892,15 +889,15 @@ def two(notes: Notes) -> list[int]:
 def test_a_worker_whose_pipes_close_ends_with_everything_it_started(notes: Notes) -> None:
     """A killed pool only closes its pipes, if the kernel is quick."""
     program = make_program(pool_work.work(notes.path), 1, 1.0)
-    process = ChildProcess(program, SYSTEM_CLOCK)
+    process = ChildProcess(program, LivenessLimits(), SYSTEM_CLOCK)
     try:
-        process.send(1, wire.pack_task({"do": "have_children"}, "j", "t", 1, 1))
+        process.frames.send(1, wire.pack_task({"do": "have_children"}, "j", "t", 1, 1))
         child = notes.pid("child")
-        process.close()
+        process.close_pipes()
         wait_until(lambda: process.poll_exit() is not None and not is_alive(child))
     finally:
-        process.kill()
-        wait_until(process.is_gone)
+        process.end()
+        wait_until(lambda: not members(process.pid))
 
 
 def test_a_program_that_never_stops_its_pool_ends_and_so_do_the_workers(notes: Notes) -> None:
