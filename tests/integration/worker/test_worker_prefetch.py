@@ -30,7 +30,7 @@ from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.queues.files import FilesystemQueue
 from holdfast.queues.sqlite.queue import SQLiteQueue
 from holdfast.queues.sqs import SQSQueue
-from holdfast.testing import ManualClock, SimulatedSqs
+from holdfast.testing import ManualClock, SimulatedSqs, SkippingClock
 from holdfast.worker.outcome import Done
 from holdfast.worker.worker import Worker, WorkerReport
 from support.waiting import wait_until
@@ -207,14 +207,15 @@ def test_a_slow_handler_in_a_process_holds_up_no_other_message(
 
 
 def test_a_stalled_handler_loses_its_own_message_only() -> None:
-    queue = TestQueue(lease_seconds=10.0)
+    clock = SkippingClock()
+    queue = TestQueue(lease_seconds=60.0, clock=clock)
     queue.push_ids(*(f"m{number}" for number in range(COUNT)))
     handler = BlockingHandler(queue)
     worker: Any = Worker(queue, handler, stall_seconds=1.0)
     with running(worker) as run:
         assert handler.blocked.wait(60)
         with running(Worker(queue, handler)) as other:
-            # The message of the stalled handler comes back too, when its lease has ended.
+            # The clock skips to the end of the stalled handler's lease, when no work runs.
             wait_until(lambda: handler.handled.total() == COUNT + 1)
             other.stop()
         handler.go_on.set()
