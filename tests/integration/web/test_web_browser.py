@@ -177,13 +177,8 @@ def console(
 SLUG = "/queues/work-db-enrich"
 
 
-def test_every_view_is_accessible_and_loads_nothing_from_elsewhere(
-    browser: Browser, queue: QueueManager[AnyMessage], tmp_path: Path
-) -> None:
-    fail(queue, 3, EVIL)
-    queue.push_many([AnyMessage(id="held"), AnyMessage(id="waiting")])
-    queue.poll()
-    views = [
+VIEWS = {
+    "queues": [
         "/",
         SLUG,
         f"{SLUG}/messages?state=pending",
@@ -193,6 +188,8 @@ def test_every_view_is_accessible_and_loads_nothing_from_elsewhere(
         f"{SLUG}/dead?text=nothing-has-this",
         "/queues/acme-missing",
         "/queues/acme-missing/dead",
+    ],
+    "products": [
         "/queues/unknown",
         "/jobs",
         "/jobs/job?id=job-1",
@@ -201,7 +198,17 @@ def test_every_view_is_accessible_and_loads_nothing_from_elsewhere(
         "/conversations/parked",
         f"/conversations/batch?id={PARKED_ID}",
         f"/conversations/batch?id={PARKED_ID}&texts=1",
-    ]
+    ],
+}
+
+
+@pytest.mark.parametrize("views", VIEWS.values(), ids=VIEWS)
+def test_every_view_is_accessible_and_loads_nothing_from_elsewhere(
+    browser: Browser, queue: QueueManager[AnyMessage], tmp_path: Path, views: list[str]
+) -> None:
+    fail(queue, 3, EVIL)
+    queue.push_many([AnyMessage(id="held"), AnyMessage(id="waiting")])
+    queue.poll()
     fill_jobs(tmp_path / "jobs.db")
     fill_chat(tmp_path).close()
     options = {"jobs": "jobs.db", "chat": "chat.db", "allow_actions": True}
