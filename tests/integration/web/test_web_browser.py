@@ -22,7 +22,7 @@ from tools.screenshots import CHROMIUM, FLAGS
 from holdfast import AnyMessage, QueueManager, open_queue
 from holdfast.chat.pages import make_reference
 from holdfast.web import web_app
-from support.waiting import TEST_TIMEOUT_SECONDS
+from support.waiting import WAIT_TIMEOUT_SECONDS
 from support.web.conversations import (
     ANSWERED,
     NUMBER,
@@ -99,7 +99,7 @@ class ConsolePage:
 
     def reload_until(self, text: str) -> None:
         """Load the page again until it contains a text, as a person without JavaScript does."""
-        give_up_at = time.monotonic() + TEST_TIMEOUT_SECONDS
+        give_up_at = time.monotonic() + WAIT_TIMEOUT_SECONDS
         while text not in self.page.content():
             assert time.monotonic() < give_up_at, f"the page does not show {text!r}"
             self.page.reload()

@@ -396,6 +396,7 @@ WORKER_SCRIPT = dedent(
     def stop(*_):
         global signals
         signals += 1
+        print("signal", signals, flush=True)
         worker.stop() if signals == 1 else worker.stop_now()
 
     signal.signal(signal.SIGTERM, stop)
@@ -414,9 +415,9 @@ class WorkerProcess:
             [sys.executable, "-c", WORKER_SCRIPT, *arguments], stdout=subprocess.PIPE, text=True
         )
 
-    def await_block(self) -> None:
+    def await_line(self, line: str) -> None:
         assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "blocked\n"
+        assert self.process.stdout.readline() == f"{line}\n"
 
     def await_end(self) -> str:
         output, _ = self.process.communicate(timeout=60)
@@ -445,7 +446,7 @@ def test_sigterm_gives_back_what_waits_and_finishes_what_runs(
     start_worker: Any, tmp_path: Path
 ) -> None:
     worker = start_worker("block", 1.0)
-    worker.await_block()
+    worker.await_line("blocked")
     worker.process.send_signal(signal.SIGTERM)
     output = worker.await_end()
     handled = worker.count_handled()
@@ -460,9 +461,9 @@ def test_a_second_sigterm_gives_back_what_waits_and_abandons_what_runs(
     start_worker: Any, tmp_path: Path
 ) -> None:
     worker = start_worker("block", 60.0)
-    worker.await_block()
+    worker.await_line("blocked")
     worker.process.send_signal(signal.SIGTERM)
-    time.sleep(0.2)  # two pending signals of the same kind are one
+    worker.await_line("signal 1")  # two pending signals of the same kind are one
     worker.process.send_signal(signal.SIGTERM)
     output = worker.await_end()
     handled = worker.count_handled()
@@ -476,7 +477,7 @@ def test_after_sigkill_every_message_comes_back_and_few_are_handled_twice(
     start_worker: Any, tmp_path: Path
 ) -> None:
     worker = start_worker("block", 60.0)
-    worker.await_block()
+    worker.await_line("blocked")
     worker.process.kill()
     worker.process.wait(60)
     start_worker("finish").await_end()
