@@ -224,7 +224,7 @@ def test_no_thread_is_left_after_many_runs() -> None:
         await asyncio.sleep(0)
 
     leftovers = Leftovers()
-    for _ in range(20):
+    for _ in range(8):
         queue = TestQueue()
         queue.push_ids("m", "n", "o")
         assert run_until_empty(async_worker(queue, handle, concurrency=3)).completed == 3

@@ -364,7 +364,7 @@ def test_ten_thousand_beats_are_cheap() -> None:
 
 def test_no_thread_is_left_after_many_runs() -> None:
     leftovers = Leftovers()
-    for _ in range(20):
+    for _ in range(8):
         queue = TestQueue()
         queue.push_ids("m", "n", "o")
         assert (
