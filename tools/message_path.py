@@ -107,6 +107,10 @@ def _measure_worker(queue: AnyQueue, before_return: Callable[[], object]) -> lis
             worker.stop()
 
     worker = Worker(queue, handle)
+    for thread in threading.enumerate():
+        # It would serve this queue too, and its calls would not be recorded.
+        if thread.name == "holdfast-sqs-receive":
+            thread.join()
     threading.setprofile(recorder.record_call)
     try:
         worker.run()

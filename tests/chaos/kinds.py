@@ -56,7 +56,8 @@ class Files:
     def find_violations(self, root: Path) -> list[str]:
         """Return files that are incomplete or have unknown names (I-FQ-8)."""
         folder = self._find_folder(root)
-        return [*audit.find_unreadable(folder), *audit.find_foreign(folder)]
+        faults = audit.find_faults(folder)
+        return [*faults.get("unreadable", []), *faults.get("strangers", [])]
 
     def find_faults(self, root: Path) -> list[str]:
         for _ in range(2):

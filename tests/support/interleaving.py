@@ -6,10 +6,13 @@ first, and `wander` tries random ones. A schedule is the list of chosen actors, 
 can be repeated.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from heapq import heappop, heappush
+from queue import SimpleQueue
 from random import Random
 from threading import Lock, Thread, local
 from typing import Protocol
@@ -56,19 +59,14 @@ class Baton:
         """Run all actors to their ends, and raise the first error of any of them."""
         self._turns = [Lock() for _ in actors]
         self._states = [_State.READY for _ in actors]
-        threads = [
-            Thread(target=self._act, args=pair, daemon=True) for pair in enumerate(actors)
-        ]
         for lock in (*self._turns, self._over):
             lock.acquire()
-        for thread in threads:
-            thread.start()
+        for index, actor in enumerate(actors):
+            _start_in_thread(partial(self._act, index, actor))
         self._pass_on()
         self._over.acquire()
         if self.errors:
             raise self.errors[0]
-        for thread in threads:
-            thread.join()
 
     def step(self) -> None:
         """Let the policy choose the actor that continues. Does nothing outside a run."""
@@ -129,6 +127,34 @@ class Baton:
         chosen = self._policy(ready, running)
         self.choices.append(Choice(ready, running, chosen))
         return chosen
+
+
+class _ActorThread(Thread):
+    """Runs one actor after another, because starting a thread for each takes longer than a play
+    of few steps.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def run(self) -> None:
+        while True:
+            self.calls.get()()
+            _idle_threads.append(self)
+
+
+_idle_threads: list[_ActorThread] = []
+os.register_at_fork(after_in_child=_idle_threads.clear)  # a child has none of the threads
+
+
+def _start_in_thread(call: Callable[[], None]) -> None:
+    if _idle_threads:
+        thread = _idle_threads.pop()
+    else:
+        thread = _ActorThread()
+        thread.start()
+    thread.calls.put(call)
 
 
 class BatonLock:

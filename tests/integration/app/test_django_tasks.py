@@ -150,36 +150,26 @@ def project(tmp_path: Path) -> Project:
     "isolation", ["thread", pytest.param("process", marks=pytest.mark.nightly)]
 )
 def test_a_task_is_enqueued_run_and_found(project: Project, isolation: str) -> None:
-    [[result_id], *ready] = project.run(
+    """A value that cannot be kept is a warning, and its task is done."""
+    [[result_id, other_id], *ready] = project.run(
         """
         result = add.enqueue(40, b=2)
-        print(json.dumps([result.id]))
+        print(json.dumps([result.id, return_object.enqueue().id]))
         show(result)
         show(add.get_result(result.id))
         """
     )
     assert ready == [["READY", 0, []]] * 2
-    assert project.work(f"--isolation={isolation}").startswith("completed 1, retried 0")
-    assert project.effects == ["RUNNING", "add 42", "SUCCESSFUL"]
+    assert project.work(f"--isolation={isolation}").startswith("completed 2, retried 0")
+    assert project.effects == ["RUNNING", "add 42", "SUCCESSFUL", "RUNNING", "SUCCESSFUL"]
     found = project.run(
         f"""
-        result = add.get_result({result_id!r})
-        show(result)
-        print(json.dumps(result.return_value))
+        for result in add.get_result({result_id!r}), return_object.get_result({other_id!r}):
+            show(result)
+            print(json.dumps(result.return_value))
         """
     )
-    assert found == [["SUCCESSFUL", 1, []], {"sum": 42}]
-
-
-def test_a_value_that_cannot_be_kept_is_a_warning_and_the_task_is_done(
-    project: Project,
-) -> None:
-    [[result_id]] = project.run("print(json.dumps([return_object.enqueue().id]))")
-    assert project.work().startswith("completed 1, retried 0")
-    [value] = project.run(
-        f"print(json.dumps(return_object.get_result({result_id!r}).return_value))"
-    )
-    assert value is None
+    assert found == [["SUCCESSFUL", 1, []], {"sum": 42}, ["SUCCESSFUL", 1, []], None]
 
 
 def test_a_queue_that_keeps_no_results_says_so(project: Project) -> None:
@@ -204,19 +194,6 @@ def test_a_task_whose_process_dies_has_errors_too(project: Project) -> None:
     project.work("--isolation=process", "--max-attempts=1")
     [result] = project.run(f"show(die.get_result({result_id!r}))")
     assert result == ["FAILED", 1, [["AttemptFailed", False]]]
-
-
-@pytest.mark.parametrize("change", ["priority=5", "queue_name='nowhere'"])
-def test_what_the_backend_cannot_do_is_refused(project: Project, change: str) -> None:
-    [kind] = project.run(
-        f"""
-        try:
-            add.using({change}).enqueue(1)
-        except Exception as error:
-            print(json.dumps(type(error).__name__))
-        """
-    )
-    assert kind in ("InvalidTask", "InvalidTaskError")  # since Django 6.0, and before
 
 
 def test_an_async_task_gets_its_context_and_its_queue(project: Project) -> None:
@@ -246,32 +223,26 @@ def test_a_task_can_be_deferred(project: Project) -> None:
         assert (queue.stats().delayed, queue.stats().ready) == (1, 0)
 
 
-def test_an_argument_that_is_not_json_is_refused_and_nothing_is_pushed(
-    project: Project,
-) -> None:
-    [kind] = project.run(
+def test_what_cannot_be_done_is_refused_and_nothing_is_pushed(project: Project) -> None:
+    *refused, not_json, unknown = project.run(
         """
-        try:
-            add.enqueue(object())
-        except Exception as error:
-            print(json.dumps(type(error).__name__))
+        for refused in (
+            lambda: add.using(priority=5).enqueue(1),
+            lambda: add.using(queue_name="nowhere").enqueue(1),
+            lambda: add.enqueue(object()),
+            lambda: add.get_result("nowhere"),
+        ):
+            try:
+                refused()
+            except Exception as error:
+                print(json.dumps(type(error).__name__))
         """
     )
-    assert kind == "TypeError"
+    for kind in refused:
+        assert kind in ("InvalidTask", "InvalidTaskError")  # since Django 6.0, and before
+    assert (len(refused), not_json, unknown) == (2, "TypeError", "TaskResultDoesNotExist")
     with project.open() as queue:
         assert queue.stats().ready == 0
-
-
-def test_an_unknown_id_does_not_exist(project: Project) -> None:
-    [kind] = project.run(
-        """
-        try:
-            add.get_result("nowhere")
-        except Exception as error:
-            print(json.dumps(type(error).__name__))
-        """
-    )
-    assert kind == "TaskResultDoesNotExist"
 
 
 def test_a_path_that_is_not_a_task_is_a_dead_letter(project: Project) -> None:

@@ -1,7 +1,6 @@
 """SQSHeartbeat and its example against moto's SQS, with both clocks moved together."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,8 +12,9 @@ from moto import mock_aws
 
 from holdfast.testing import ManualClock
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat
+from support.leftovers import Leftovers
 from support.paths import ROOT
-from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
+from support.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 REGION = "eu-west-1"
 BEGAN = 1_800_000_000  # the wall clock of moto at the beginning of a test
@@ -218,11 +218,11 @@ def test_only_a_message_that_can_be_read_gets_a_heartbeat(
     began: list[object] = []
     bad = {**to_record(in_lambda), "body": json.dumps({"wrong": 1})}
     del bad["receiptHandle"]  # a heartbeat could not be made
-    before = threading.active_count()
+    leftovers = Leftovers()
     with pytest.raises(ValueError, match="customer"):
         example.process(bad, lambda task, heartbeat: began.append(heartbeat))
     assert began == []
-    assert threading.active_count() == before
+    assert leftovers.threads == set()
 
 
 @pytest.mark.requirement("R000-019", "R000-081", "R000-082", "R000-084")
@@ -296,4 +296,4 @@ def lose(heartbeat: SQSHeartbeat) -> None:
     heartbeat._sqs_client = Refusing()
     heartbeat.initial_beat = True
     heartbeat.start()
-    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    assert heartbeat.lost.wait(WAIT_TIMEOUT_SECONDS)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from holdfast.errors import LeaseLost
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat, stop_all
 from support.sqs.heartbeats import URL
-from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
+from support.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 
 class Sqs:
@@ -47,7 +47,7 @@ def run_in_parallel(*jobs: Callable[[], object]) -> None:
 
     def run(job: Callable[[], object]) -> None:
         try:
-            ready.wait(TEST_TIMEOUT_SECONDS)
+            ready.wait(WAIT_TIMEOUT_SECONDS)
             job()
         except BaseException as error:
             failed.append(error)
@@ -55,7 +55,7 @@ def run_in_parallel(*jobs: Callable[[], object]) -> None:
     threads = [threading.Thread(target=run, args=(job,), daemon=True) for job in jobs]
     for thread in threads:
         thread.start()
-    give_up_at = time.monotonic() + TEST_TIMEOUT_SECONDS
+    give_up_at = time.monotonic() + WAIT_TIMEOUT_SECONDS
     for thread in threads:
         thread.join(max(0.0, give_up_at - time.monotonic()))
     assert not any(thread.is_alive() for thread in threads), "deadlock"
@@ -149,7 +149,7 @@ def test_stopping_is_fast_for_any_interval() -> None:
     heartbeat.start()
     began = time.monotonic()
     heartbeat.stop()
-    assert time.monotonic() - began < TEST_TIMEOUT_SECONDS
+    assert time.monotonic() - began < WAIT_TIMEOUT_SECONDS
 
 
 def test_concurrent_stops_all_return_after_the_thread_ended() -> None:
@@ -214,7 +214,7 @@ def test_a_forked_child_has_a_stopped_heartbeat_and_the_parent_continues() -> No
         print("well")
         """
     )
-    output, errors = child.communicate(timeout=TEST_TIMEOUT_SECONDS * 3)
+    output, errors = child.communicate(timeout=WAIT_TIMEOUT_SECONDS * 3)
     assert output == "well\n", errors
 
 
@@ -238,13 +238,13 @@ def test_a_forked_child_does_not_hang_whatever_was_imported_first() -> None:
         if pid == 0:
             os._exit(stop_all())
         signal.signal(signal.SIGALRM, lambda *_: os.kill(pid, signal.SIGKILL))
-        signal.alarm({int(TEST_TIMEOUT_SECONDS)})
+        signal.alarm({int(WAIT_TIMEOUT_SECONDS)})
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert stop_all() == 1
         print("well")
         """
     )
-    output, errors = child.communicate(timeout=TEST_TIMEOUT_SECONDS * 3)
+    output, errors = child.communicate(timeout=WAIT_TIMEOUT_SECONDS * 3)
     assert output == "well\n", errors
 
 
@@ -279,7 +279,7 @@ def test_a_frozen_process_finds_its_message_lost_and_makes_no_call() -> None:
     child.send_signal(signal.SIGSTOP)
     time.sleep(5.5)
     child.send_signal(signal.SIGCONT)
-    output, errors = child.communicate("go on\n", timeout=TEST_TIMEOUT_SECONDS)
+    output, errors = child.communicate("go on\n", timeout=WAIT_TIMEOUT_SECONDS)
     assert output == f"{LeaseLost.__name__} 0\n", errors
 
 
@@ -300,5 +300,5 @@ def test_an_interpreter_exits_quietly_while_heartbeats_beat() -> None:
         time.sleep(0.05)
         """
     )
-    output, errors = child.communicate(timeout=TEST_TIMEOUT_SECONDS)
+    output, errors = child.communicate(timeout=WAIT_TIMEOUT_SECONDS)
     assert (child.returncode, output, errors) == (0, "", "")

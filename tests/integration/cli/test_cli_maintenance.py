@@ -1,12 +1,11 @@
 """`holdfast purge` and `holdfast doctor`."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from holdfast import AnyMessage, open_queue
-from support.cli.commands import Cli, clean_env, command, drop_privileges, require_one_line
+from support.cli.commands import Cli, require_one_line, run_unprivileged
 
 
 def test_purge_removes_only_what_was_completed_long_ago(cli: Cli) -> None:
@@ -47,20 +46,12 @@ def test_doctor_shows_what_a_user_without_permissions_must_do(tmp_path: Path) ->
     leased = tmp_path / "queues/acme/enrich/leased"
     leased.chmod(0o555)
     try:
-        finished = subprocess.run(
-            command("doctor", str(tmp_path / "acme/enrich")),
-            env=clean_env(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            preexec_fn=drop_privileges,
-        )
+        ran = run_unprivileged(tmp_path, "doctor", str(tmp_path / "acme/enrich"))
     finally:
         leased.chmod(0o755)
-    assert finished.returncode == 1, finished.stdout
-    assert "this user cannot read, write and enter leased" in finished.stdout
-    assert "chmod" in finished.stdout
+    assert ran.code == 1, ran.out
+    assert "this user cannot read, write and enter leased" in ran.out
+    assert "chmod" in ran.out
 
 
 def test_doctor_checks_several_targets_and_all_that_is_configured(

@@ -14,9 +14,9 @@ from support.cli.commands import (
     Cli,
     clean_env,
     command,
-    drop_privileges,
     real,
     require_one_line,
+    run_unprivileged,
     start,
 )
 from support.waiting import wait_until
@@ -311,20 +311,12 @@ def test_a_command_written_wrongly_says_so(cli: Cli, words: list[str], complaint
 def test_a_read_only_folder_is_reported_and_nothing_is_lost(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     try:
-        done = subprocess.run(
-            command("push", str(tmp_path / "acme/enrich"), '{"a": 1}'),
-            env=clean_env(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            preexec_fn=drop_privileges,
-        )
+        ran = run_unprivileged(tmp_path, "push", str(tmp_path / "acme/enrich"), '{"a": 1}')
     finally:
         tmp_path.chmod(0o755)
-    assert done.returncode == 3
-    assert "permission denied: check owner and mode" in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert ran.code == 3
+    assert "permission denied: check owner and mode" in ran.err
+    assert ran.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 

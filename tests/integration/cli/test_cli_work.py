@@ -344,8 +344,7 @@ def test_a_terminal_shows_warnings_as_plain_lines_and_what_ctrl_c_does_next(
 ) -> None:
     place.push("a", "b")
     terminal = OnTerminal(place.folder, "work", place.url, "tasks:fail", "--drain=1s")
-    wait_until(lambda: all(place.queue.find(name)[0].past for name in ("a", "b")))
-    time.sleep(0.3)  # two drawings of the live line
+    terminal.read(b"retried a: ValueError", b"retried b: ValueError", b"Ctrl-C drains")
     terminal.process.send_signal(signal.SIGINT)
     shown = terminal.read()
     assert terminal.process.wait(WAIT_TIMEOUT_SECONDS) == 0

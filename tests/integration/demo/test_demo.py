@@ -172,7 +172,11 @@ def test_make_demo_passes_the_kind_of_queue() -> None:
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="needs /proc")
 @pytest.mark.parametrize(
     ("scenario", "number"),
-    [("all", signal.SIGINT), ("queue", signal.SIGTERM), ("export", signal.SIGTERM)],
+    [
+        ("all", signal.SIGINT),
+        pytest.param("queue", signal.SIGTERM, marks=pytest.mark.nightly),
+        ("export", signal.SIGTERM),
+    ],
 )
 def test_it_leaves_nothing_behind_when_it_is_interrupted(
     start: Start, scenario: str, number: signal.Signals

@@ -1,6 +1,5 @@
 """doctor on a queue in a SQLite file: its results for faults made by hand, and no changes."""
 
-import json
 import os
 import sqlite3
 import subprocess
@@ -21,7 +20,7 @@ from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.store.mounts import MOUNTS
 from holdfast.store.sqlite.read_only import open_read_only
 from holdfast.testing import ManualClock
-from support.cli.commands import clean_env, command, drop_privileges, real
+from support.cli.commands import Ran, real, run_unprivileged
 from support.disks import mounted
 
 PAGE_BYTES = 4096
@@ -220,18 +219,9 @@ def test_modes_that_show_too_much_are_reported(
     assert "chmod" in result.remedy
 
 
-def run_as_another_user(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+def run_as_another_user(folder: Path, *options: str) -> Ran:
     """Run doctor on the queue of the fixtures."""
-    return subprocess.run(
-        command("doctor", "sqlite:new/work.db/q", *options),
-        cwd=folder,
-        env=clean_env(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        preexec_fn=drop_privileges,
-    )
+    return run_unprivileged(folder, "doctor", "sqlite:new/work.db/q", *options)
 
 
 @pytest.mark.parametrize("closed", ["new/work.db", "new/work.db-wal", "new"])
@@ -243,8 +233,8 @@ def test_a_user_without_permissions_is_told_what_to_do(
     (tmp_path / closed).chmod(0o555 if closed == "new" else 0o400)
     ran = run_as_another_user(tmp_path, "--json")
     (tmp_path / closed).chmod(mode)
-    assert ran.returncode == 1, ran.stderr
-    results = {result["check"]: result for result in json.loads(ran.stdout)}
+    assert ran.code == 1, ran.err
+    results = {result["check"]: result for result in ran.json}
     assert results["permissions"]["level"] == "fail"
     assert closed in results["permissions"]["found"]
 
@@ -254,8 +244,8 @@ def test_a_folder_that_cannot_be_entered_is_one_failure(path: Path, tmp_path: Pa
     path.parent.chmod(0)
     ran = run_as_another_user(tmp_path)
     path.parent.chmod(0o700)
-    assert ran.returncode == 1, ran.stderr
-    assert "cannot be checked: Permission denied" in ran.stdout
+    assert ran.code == 1, ran.err
+    assert "cannot be checked: Permission denied" in ran.out
 
 
 def test_the_tables_of_another_application_or_version_are_a_failure(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal
 from holdfast.testing.clock import ManualClock
-from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
+from support.leftovers import Leftovers
+from support.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 
 class Source:
@@ -52,7 +53,7 @@ class Source:
         self.calls += 1
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
-        assert self.gate.wait(TEST_TIMEOUT_SECONDS)
+        assert self.gate.wait(WAIT_TIMEOUT_SECONDS)
         self._at_once -= 1
         return [self.answer(lease) for lease in leases]
 
@@ -69,7 +70,7 @@ def start_thread(work: Callable[[], object]) -> threading.Thread:
 
 def join(*threads: threading.Thread) -> None:
     for thread in threads:
-        thread.join(TEST_TIMEOUT_SECONDS)
+        thread.join(WAIT_TIMEOUT_SECONDS)
         assert not thread.is_alive(), "deadlock"
 
 
@@ -197,11 +198,11 @@ def _hectic() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_hectic")
 def test_starting_and_stopping_many_times_never_leaves_a_thread(keeper):
-    before = threading.active_count()
+    leftovers = Leftovers()
     for _ in range(300):
         with keeper:
-            assert threading.active_count() == before + 1
-        assert threading.active_count() == before
+            assert len(leftovers.threads) == 1
+        assert leftovers.threads == set()
 
 
 @pytest.fixture
@@ -437,14 +438,14 @@ def test_eight_threads_hold_and_release_while_renewals_are_due_each_millisecond(
             SYSTEM_CLOCK.sleep(chance.random() * 0.01)
             assert lease.release()
 
-    before = threading.active_count()
+    leftovers = Leftovers()
     with keeper:
         kept = source.lease(seconds=30)
         keeper.hold(kept)
         join(*[start_thread(work) for _ in range(8)])
         wait_until(lambda: source.calls > 100)
         assert keeper.held == 1
-    assert threading.active_count() == before
+    assert leftovers.threads == set()
     assert source.most_at_once == 1
     assert kept.state is LeaseState.HELD
     assert {lease.state for lease in leases} == {LeaseState.RELEASED}
@@ -456,7 +457,7 @@ def test_eight_threads_hold_and_release_while_renewals_are_due_each_millisecond(
 def exit_code_of_a_fork(child: Callable[[], bool]) -> int:
     pid = os.fork()
     if pid == 0:
-        signal.alarm(int(TEST_TIMEOUT_SECONDS))  # a deadlocked child ends by itself
+        signal.alarm(int(WAIT_TIMEOUT_SECONDS))  # a deadlocked child ends by itself
         code = 1
         try:
             code = 0 if child() else 2
@@ -544,7 +545,7 @@ def test_a_process_stopped_for_longer_than_its_lease_makes_no_call_when_it_wakes
         SYSTEM_CLOCK.sleep(5.5)
         woken_at = SYSTEM_CLOCK.monotonic()
         child.send_signal(signal.SIGCONT)
-        out, _ = child.communicate(timeout=TEST_TIMEOUT_SECONDS)
+        out, _ = child.communicate(timeout=WAIT_TIMEOUT_SECONDS)
     finally:
         child.kill()
         child.wait()

@@ -24,7 +24,7 @@ from holdfast import (
 from holdfast.queue.admission import Delivery
 from holdfast.queue.aio import MAX_CALLS, MAX_POLLS
 from holdfast.testing import ManualClock, MemoryQueue
-from support.waiting import TEST_TIMEOUT_SECONDS
+from support.waiting import WAIT_TIMEOUT_SECONDS
 
 Queue = QueueManager[AnyMessage]
 
@@ -37,7 +37,7 @@ def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Queue]:
 
 async def wait_until(condition: Callable[[], object]) -> None:
     """Wait on the event loop until the condition is true."""
-    async with asyncio.timeout(TEST_TIMEOUT_SECONDS):
+    async with asyncio.timeout(WAIT_TIMEOUT_SECONDS):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -51,7 +51,7 @@ class SlowQueue(MemoryQueue[AnyMessage]):
 
     def _claim(self, limit: int) -> Sequence[Delivery]:
         self.claiming.set()
-        assert self.go_on.wait(TEST_TIMEOUT_SECONDS)
+        assert self.go_on.wait(WAIT_TIMEOUT_SECONDS)
         return super()._claim(limit)
 
 
@@ -219,7 +219,7 @@ def test_a_poll_that_is_cancelled_when_its_messages_arrive_gives_them_back(
     async def use() -> None:
         poll = asyncio.create_task(queue.aio.poll())
         await asyncio.sleep(0)  # lets it begin
-        give_up_at = time.monotonic() + TEST_TIMEOUT_SECONDS
+        give_up_at = time.monotonic() + WAIT_TIMEOUT_SECONDS
         while queue.stats().leased == 0:  # without the loop, which would deliver the message
             assert time.monotonic() < give_up_at
             time.sleep(0.005)
@@ -256,7 +256,7 @@ def test_a_settlement_does_not_wait_behind_polls(queue: Queue) -> None:
             asyncio.create_task(queue.aio.poll(wait_seconds=600)) for _ in range(MAX_POLLS + 1)
         ]
         await asyncio.sleep(0.1)
-        async with asyncio.timeout(TEST_TIMEOUT_SECONDS):
+        async with asyncio.timeout(WAIT_TIMEOUT_SECONDS):
             await queue.aio.ack(message)
         for poll in polls:
             poll.cancel()
@@ -291,7 +291,7 @@ def test_a_forked_child_has_threads_of_its_own(queue: Queue) -> None:
     asyncio.run(queue.aio.push(AnyMessage(id="parent")))
     child = os.fork()
     if child == 0:
-        signal.alarm(int(TEST_TIMEOUT_SECONDS))
+        signal.alarm(int(WAIT_TIMEOUT_SECONDS))
         try:
             asyncio.run(queue.aio.push(AnyMessage(id="child")))
             os._exit(0)

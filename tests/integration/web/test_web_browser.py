@@ -22,7 +22,7 @@ from tools.screenshots import CHROMIUM, FLAGS
 from holdfast import AnyMessage, QueueManager, open_queue
 from holdfast.chat.pages import make_reference
 from holdfast.web import web_app
-from support.waiting import TEST_TIMEOUT_SECONDS
+from support.waiting import WAIT_TIMEOUT_SECONDS
 from support.web.conversations import (
     ANSWERED,
     NUMBER,
@@ -99,7 +99,7 @@ class ConsolePage:
 
     def reload_until(self, text: str) -> None:
         """Load the page again until it contains a text, as a person without JavaScript does."""
-        give_up_at = time.monotonic() + TEST_TIMEOUT_SECONDS
+        give_up_at = time.monotonic() + WAIT_TIMEOUT_SECONDS
         while text not in self.page.content():
             assert time.monotonic() < give_up_at, f"the page does not show {text!r}"
             self.page.reload()
@@ -177,13 +177,8 @@ def console(
 SLUG = "/queues/work-db-enrich"
 
 
-def test_every_view_is_accessible_and_loads_nothing_from_elsewhere(
-    browser: Browser, queue: QueueManager[AnyMessage], tmp_path: Path
-) -> None:
-    fail(queue, 3, EVIL)
-    queue.push_many([AnyMessage(id="held"), AnyMessage(id="waiting")])
-    queue.poll()
-    views = [
+VIEWS = {
+    "queues": [
         "/",
         SLUG,
         f"{SLUG}/messages?state=pending",
@@ -193,6 +188,8 @@ def test_every_view_is_accessible_and_loads_nothing_from_elsewhere(
         f"{SLUG}/dead?text=nothing-has-this",
         "/queues/acme-missing",
         "/queues/acme-missing/dead",
+    ],
+    "products": [
         "/queues/unknown",
         "/jobs",
         "/jobs/job?id=job-1",
@@ -201,7 +198,17 @@ def test_every_view_is_accessible_and_loads_nothing_from_elsewhere(
         "/conversations/parked",
         f"/conversations/batch?id={PARKED_ID}",
         f"/conversations/batch?id={PARKED_ID}&texts=1",
-    ]
+    ],
+}
+
+
+@pytest.mark.parametrize("views", VIEWS.values(), ids=VIEWS)
+def test_every_view_is_accessible_and_loads_nothing_from_elsewhere(
+    browser: Browser, queue: QueueManager[AnyMessage], tmp_path: Path, views: list[str]
+) -> None:
+    fail(queue, 3, EVIL)
+    queue.push_many([AnyMessage(id="held"), AnyMessage(id="waiting")])
+    queue.poll()
     fill_jobs(tmp_path / "jobs.db")
     fill_chat(tmp_path).close()
     options = {"jobs": "jobs.db", "chat": "chat.db", "allow_actions": True}

@@ -9,7 +9,7 @@ import pytest
 from tools.example_console import serve_in_thread
 
 from holdfast.web import web_app
-from support.waiting import TEST_TIMEOUT_SECONDS
+from support.waiting import WAIT_TIMEOUT_SECONDS
 
 HEAD = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 STATIC = b"GET /static/icon.svg HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -35,7 +35,7 @@ class ConnectableConsole:
 
     def connect(self, sent: bytes = b"") -> socket.socket:
         """Open a connection and send the beginning of a request."""
-        connection = socket.create_connection(("127.0.0.1", self._port), TEST_TIMEOUT_SECONDS)
+        connection = socket.create_connection(("127.0.0.1", self._port), WAIT_TIMEOUT_SECONDS)
         self._resources.enter_context(connection)
         connection.sendall(sent)
         return connection
@@ -78,7 +78,7 @@ def test_single_bytes_do_not_prolong_a_request(tmp_path: Path, resources: ExitSt
     console = ConnectableConsole(tmp_path, resources, request_timeout_seconds=0.5)
     connection = console.connect(HEAD + b"X: ")
     connection.settimeout(0.05)
-    for _ in range(round(TEST_TIMEOUT_SECONDS / 0.05)):
+    for _ in range(round(WAIT_TIMEOUT_SECONDS / 0.05)):
         try:
             connection.sendall(b"x")
             if connection.recv(1) == b"":
@@ -120,7 +120,7 @@ def test_connections_beyond_the_limit_are_closed_and_the_others_are_answered(
     tmp_path: Path, resources: ExitStack
 ) -> None:
     console = ConnectableConsole(
-        tmp_path, resources, max_connections=2, request_timeout_seconds=TEST_TIMEOUT_SECONDS
+        tmp_path, resources, max_connections=2, request_timeout_seconds=WAIT_TIMEOUT_SECONDS
     )
     first, second = console.connect(), console.connect()
     assert is_closed(console.connect())

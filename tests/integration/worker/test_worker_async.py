@@ -1,7 +1,6 @@
 """The worker with coroutines on one event loop."""
 
 import asyncio
-import threading
 from threading import Event
 from typing import Any
 
@@ -12,6 +11,7 @@ from holdfast.lease.lease import LeaseState
 from holdfast.testing import ManualClock
 from holdfast.worker.outcome import Reject, Retry
 from holdfast.worker.worker import Worker, WorkerReport
+from support.leftovers import Leftovers
 from support.waiting import wait_until
 from support.workers.running import TestQueue, pass_a_renewal, run_until_empty, running
 
@@ -30,17 +30,17 @@ def test_a_thousand_run_at_once_on_a_handful_of_threads() -> None:
     async def handle(message: Any) -> None:
         nonlocal most_threads
         inside.append(message.id)
-        most_threads = max(most_threads, threading.active_count())
+        most_threads = max(most_threads, len(leftovers.threads))
         if len(inside) == 1_000:
             full.set()
         await full.wait()
 
-    before = threading.active_count()
+    leftovers = Leftovers()
     report = run_until_empty(async_worker(queue, handle, concurrency=1_000, prefetch=0))
     assert report == WorkerReport(1_200, 0, 0, 0, 0)
     assert queue.most_out == 1_000
     assert queue.most_asked <= 1_000
-    assert most_threads - before < 20
+    assert most_threads < 20
 
 
 def test_outcomes_of_coroutines_are_the_same_as_of_threads() -> None:
@@ -223,12 +223,12 @@ def test_no_thread_is_left_after_many_runs() -> None:
     async def handle(message: Any) -> None:
         await asyncio.sleep(0)
 
-    before = threading.active_count()
-    for _ in range(20):
+    leftovers = Leftovers()
+    for _ in range(8):
         queue = TestQueue()
         queue.push_ids("m", "n", "o")
         assert run_until_empty(async_worker(queue, handle, concurrency=3)).completed == 3
-    wait_until(lambda: threading.active_count() <= before)
+    wait_until(lambda: not leftovers.threads)
 
 
 def test_a_lease_lost_after_the_run_does_not_use_the_closed_loop() -> None:

@@ -30,7 +30,7 @@ from holdfast.queue.message import AnyMessage, get_lease
 from holdfast.queues.files import FilesystemQueue
 from holdfast.queues.sqlite.queue import SQLiteQueue
 from holdfast.queues.sqs import SQSQueue
-from holdfast.testing import ManualClock, SimulatedSqs
+from holdfast.testing import ManualClock, SimulatedSqs, SkippingClock
 from holdfast.worker.outcome import Done
 from holdfast.worker.worker import Worker, WorkerReport
 from support.waiting import wait_until
@@ -207,14 +207,15 @@ def test_a_slow_handler_in_a_process_holds_up_no_other_message(
 
 
 def test_a_stalled_handler_loses_its_own_message_only() -> None:
-    queue = TestQueue(lease_seconds=10.0)
+    clock = SkippingClock()
+    queue = TestQueue(lease_seconds=60.0, clock=clock)
     queue.push_ids(*(f"m{number}" for number in range(COUNT)))
     handler = BlockingHandler(queue)
     worker: Any = Worker(queue, handler, stall_seconds=1.0)
     with running(worker) as run:
         assert handler.blocked.wait(60)
         with running(Worker(queue, handler)) as other:
-            # The message of the stalled handler comes back too, when its lease has ended.
+            # The clock skips to the end of the stalled handler's lease, when no work runs.
             wait_until(lambda: handler.handled.total() == COUNT + 1)
             other.stop()
         handler.go_on.set()
@@ -395,6 +396,7 @@ WORKER_SCRIPT = dedent(
     def stop(*_):
         global signals
         signals += 1
+        print("signal", signals, flush=True)
         worker.stop() if signals == 1 else worker.stop_now()
 
     signal.signal(signal.SIGTERM, stop)
@@ -413,9 +415,9 @@ class WorkerProcess:
             [sys.executable, "-c", WORKER_SCRIPT, *arguments], stdout=subprocess.PIPE, text=True
         )
 
-    def await_block(self) -> None:
+    def await_line(self, line: str) -> None:
         assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "blocked\n"
+        assert self.process.stdout.readline() == f"{line}\n"
 
     def await_end(self) -> str:
         output, _ = self.process.communicate(timeout=60)
@@ -444,7 +446,7 @@ def test_sigterm_gives_back_what_waits_and_finishes_what_runs(
     start_worker: Any, tmp_path: Path
 ) -> None:
     worker = start_worker("block", 1.0)
-    worker.await_block()
+    worker.await_line("blocked")
     worker.process.send_signal(signal.SIGTERM)
     output = worker.await_end()
     handled = worker.count_handled()
@@ -459,9 +461,9 @@ def test_a_second_sigterm_gives_back_what_waits_and_abandons_what_runs(
     start_worker: Any, tmp_path: Path
 ) -> None:
     worker = start_worker("block", 60.0)
-    worker.await_block()
+    worker.await_line("blocked")
     worker.process.send_signal(signal.SIGTERM)
-    time.sleep(0.2)  # two pending signals of the same kind are one
+    worker.await_line("signal 1")  # two pending signals of the same kind are one
     worker.process.send_signal(signal.SIGTERM)
     output = worker.await_end()
     handled = worker.count_handled()
@@ -475,7 +477,7 @@ def test_after_sigkill_every_message_comes_back_and_few_are_handled_twice(
     start_worker: Any, tmp_path: Path
 ) -> None:
     worker = start_worker("block", 60.0)
-    worker.await_block()
+    worker.await_line("blocked")
     worker.process.kill()
     worker.process.wait(60)
     start_worker("finish").await_end()

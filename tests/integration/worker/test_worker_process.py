@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from holdfast.queue.info import Holder, MessageState
 from holdfast.queue.message import QueueMessage
 from holdfast.testing import MemoryQueue
 from holdfast.worker.worker import Worker, WorkerReport
+from support.leftovers import Leftovers
 from support.waiting import wait_until
 from support.workers.notes import Notes, is_alive
 from support.workers.running import TestQueue, members, run_until_empty, running
@@ -306,11 +306,11 @@ def test_no_process_thread_or_descriptor_is_left_after_many_runs(notes: Notes) -
         assert run_until_empty(process_worker(queue)).completed == 2
 
     run_once()  # Python has now started what it starts only once
-    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    leftovers = Leftovers()
     for _ in range(6):
         run_once()
-    wait_until(lambda: threading.active_count() <= threads)
-    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    wait_until(lambda: not leftovers.threads)
+    assert leftovers.descriptors == set()
     assert [pid for pid in set(notes.values("pid")) if members(int(pid))] == []
 
 

@@ -1,7 +1,6 @@
 """The worker with handlers in its own threads."""
 
 import asyncio
-import threading
 import time
 from threading import Event, Lock
 from typing import Any
@@ -22,6 +21,7 @@ from holdfast.queue.message import AnyMessage
 from holdfast.testing import ManualClock, MemoryQueue
 from holdfast.worker.outcome import Done, Reject, Retry
 from holdfast.worker.worker import Worker, WorkerReport
+from support.leftovers import Leftovers
 from support.waiting import wait_until
 from support.workers.running import TestQueue, pass_a_renewal, run_until_empty, running
 
@@ -363,14 +363,14 @@ def test_ten_thousand_beats_are_cheap() -> None:
 
 
 def test_no_thread_is_left_after_many_runs() -> None:
-    before = threading.active_count()
-    for _ in range(20):
+    leftovers = Leftovers()
+    for _ in range(8):
         queue = TestQueue()
         queue.push_ids("m", "n", "o")
         assert (
             run_until_empty(Worker(queue, lambda message: None, concurrency=3)).completed == 3
         )
-    wait_until(lambda: threading.active_count() <= before)
+    wait_until(lambda: not leftovers.threads)
 
 
 @pytest.mark.parametrize(

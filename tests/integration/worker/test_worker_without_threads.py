@@ -1,6 +1,5 @@
 """A machine without free threads: claimed messages are not withheld from other workers."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ from holdfast.lease.keeper import LeaseKeeper
 from holdfast.queue.message import AnyMessage
 from holdfast.testing import MemoryQueue
 from holdfast.worker.worker import Worker
+from support.leftovers import Leftovers
 from support.paths import TESTS
 from support.waiting import wait_until
 from support.workers import pool_work
@@ -134,11 +134,11 @@ def test_a_pool_without_a_thread_leaves_no_descriptor_open_and_can_be_stopped(
     tmp_path: Path,
 ) -> None:
     pool = WorkerPool(pool_work.work(tmp_path / "notes"), NoTasks())
-    before = os.listdir("/proc/self/fd")
+    leftovers = Leftovers()
     threading.stack_size(TOO_LARGE)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         pool.start()
-    assert os.listdir("/proc/self/fd") == before
+    assert leftovers.descriptors == set()
     pool.stop(0.0)
 
 

@@ -149,6 +149,11 @@ def drop_privileges() -> None:
             ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, capability)
 
 
+def run_unprivileged(folder: Path, *arguments: str) -> Ran:
+    """Run a real process to its end that can write only where modes allow it, even as root."""
+    return wait_for_end(start(folder, *arguments, preexec_fn=drop_privileges))
+
+
 def require_one_line(ran: Ran) -> str:
     """Return the error, which must be one line on stderr without a traceback or output."""
     assert ran.out == ""

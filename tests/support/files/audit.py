@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from holdfast.queues.files import layout
@@ -17,45 +17,39 @@ _PATTERNS = {
 }
 
 
-def list_tasks(folder: Path) -> Iterator[tuple[str, layout.TaskName, Path]]:
-    """Yield every task: its state, its name and its path."""
+Task = tuple[str, layout.TaskName, Path]
+"""Its state, its name and its path."""
+
+
+def list_tasks(folder: Path) -> Iterator[Task]:
+    """Yield every task."""
     for state in STATES:
-        for path in _list_files(folder / state):
-            if match := _PATTERNS[state].fullmatch(path.name):
-                yield state, layout.parse_task(match), path
+        yield from _find_tasks(state, _list_files(folder / state))
 
 
-def find_unreadable(folder: Path) -> list[str]:
-    """Find visible files that are not complete JSON objects. A file may vanish meanwhile."""
+def _find_tasks(state: str, files: Iterable[Path]) -> Iterator[Task]:
+    for path in files:
+        if match := _PATTERNS[state].fullmatch(path.name):
+            yield state, layout.parse_task(match), path
+
+
+def _find_foreign(state: str, files: Iterable[Path]) -> list[Path]:
+    """Find files in the folder of a state whose names the protocol does not know."""
     return [
-        str(path.relative_to(folder))
-        for path in _list_files(folder)
-        if path.suffix == ".json"
-        and path.relative_to(folder).parts[0] != "tmp"
-        and not _is_json(path)
-    ]
-
-
-def find_foreign(folder: Path) -> list[str]:
-    """Find files in the four state folders whose names the protocol does not know."""
-    return [
-        str(path.relative_to(folder))
-        for state in STATES
-        for path in _list_files(folder / state)
+        path
+        for path in files
         if not _PATTERNS[state].fullmatch(path.name)
         and not (state == "failed" and layout.REASON.fullmatch(path.name))
     ]
 
 
-def find_doubles(folder: Path) -> list[str]:
-    """Find pushes that are in more than one place."""
-    counted = Counter(task.key for _, task, _ in list_tasks(folder))
-    return [key for key, times in counted.items() if times > 1]
-
-
 def find_reasonless(folder: Path) -> list[str]:
     """Find dead letters without a reason."""
-    dead = [path for state, _, path in list_tasks(folder) if state == "failed"]
+    return _find_reasonless(list_tasks(folder))
+
+
+def _find_reasonless(tasks: Iterable[Task]) -> list[str]:
+    dead = [path for state, _, path in tasks if state == "failed"]
     return [path.name for path in dead if not _has_reason(path.with_suffix(".reason.json"))]
 
 
@@ -97,22 +91,53 @@ def read_all_files(folder: Path) -> dict[str, bytes]:
 
 
 def find_faults(folder: Path) -> dict[str, list[str]]:
-    """Find all violations of rules that hold at any time; empty if there are none."""
+    """Find all violations of rules that hold at any time; empty if there are none.
+
+    A file may vanish meanwhile.
+    """
+    # Listed once, because schedules and crashes of a queue have this called tens of thousands
+    # of times.
+    files = {part: list(_list_files(folder / part)) for part in _list_parts(folder)}
+    in_state = {state: files.get(state, []) for state in STATES}
+    tasks = [task for state in STATES for task in _find_tasks(state, in_state[state])]
+    visible = [path for part in files if part != "tmp" for path in files[part]]
+    foreign = [path for state in STATES for path in _find_foreign(state, in_state[state])]
+    keys = Counter(task.key for _, task, _ in tasks)
     faults = {
-        "unreadable": find_unreadable(folder),
-        "strangers": find_foreign(folder),
-        "in two places": find_doubles(folder),
-        "dead without a reason": find_reasonless(folder),
+        "unreadable": [
+            str(path.relative_to(folder))
+            for path in visible
+            if path.suffix == ".json" and not _is_json(path)
+        ],
+        "strangers": [str(path.relative_to(folder)) for path in foreign],
+        "in two places": [key for key, times in keys.items() if times > 1],
+        "dead without a reason": _find_reasonless(tasks),
     }
-    return {rule: paths for rule, paths in faults.items() if paths}
+    return {rule: found for rule, found in faults.items() if found}
 
 
-def _list_files(folder: Path) -> Iterator[Path]:
-    """Yield all files below a folder. A folder that vanishes meanwhile has none."""
-    for parent, folders, files in os.walk(folder):
-        folders.sort()
-        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
-        yield from (Path(parent, name) for name in sorted(files + links))
+def _list_parts(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+
+
+def _list_files(path: Path | str) -> Iterator[Path]:
+    """Yield all files below a folder, or a file itself. A folder that vanishes has none."""
+    try:
+        with os.scandir(path) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except NotADirectoryError:
+        yield Path(path)
+    except OSError:
+        return
+    else:
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _list_files(entry.path)
+            else:
+                yield Path(entry.path)
 
 
 def _read_key(path: Path) -> str:

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 from holdfast.lease.clock import Clock
 from holdfast.testing.clock import ManualClock
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat
-from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
+from support.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 URL = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
 HANDLE = "AQEB-secret-receipt-handle"
@@ -63,7 +63,7 @@ class Sqs:
             self.inside += 1
             self.max_inside = max(self.max_inside, self.inside)
         try:
-            assert self.gate.wait(TEST_TIMEOUT_SECONDS)
+            assert self.gate.wait(WAIT_TIMEOUT_SECONDS)
             self.before_response()
             if (error := self.next_error()) is not None:
                 raise error

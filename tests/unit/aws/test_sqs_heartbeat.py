@@ -27,7 +27,7 @@ from support.sqs.heartbeats import (
     Ground,
     sqs_error,
 )
-from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
+from support.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 OUTAGE = EndpointConnectionError(endpoint_url="https://sqs.eu-west-1.amazonaws.com")
 
@@ -83,7 +83,7 @@ def test_an_outage_longer_than_the_visibility_is_a_loss_before_redelivery(
     ground.advance(heartbeat, hidden_until - ground.clock.monotonic() - 0.5, step=0.5)
     assert not heartbeat.lost.is_set()
     ground.advance(heartbeat, 0.5)
-    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    assert heartbeat.lost.wait(WAIT_TIMEOUT_SECONDS)
     assert heartbeat.check_for_errors() is first
 
 
@@ -97,7 +97,7 @@ def test_any_error_that_ends_the_thread_is_a_loss(ground: Ground) -> None:
     heartbeat = ground.start(20, 600)
     ground.sqs.fail(odd)
     ground.advance(heartbeat, 21)
-    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    assert heartbeat.lost.wait(WAIT_TIMEOUT_SECONDS)
     assert heartbeat.check_for_errors() is odd
     wait_until(lambda: not heartbeat._running)
 
@@ -132,7 +132,7 @@ def test_a_loss_sets_the_event_calls_back_and_raises(ground: Ground) -> None:
     heartbeat.raise_if_lost()
     ground.sqs.fail(refused)
     ground.advance(heartbeat, 21)
-    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    assert heartbeat.lost.wait(WAIT_TIMEOUT_SECONDS)
     wait_until(lambda: errors)
     assert errors == [refused]
     with pytest.raises(LeaseLost, match=GONE) as raised:
@@ -148,7 +148,7 @@ def test_after_the_lost_event_the_error_is_available_and_a_restart_works(
     heartbeat = ground.start(20, 600)
     ground.sqs.fail(sqs_error("AccessDenied"))
     ground.clock.advance(21)
-    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    assert heartbeat.lost.wait(WAIT_TIMEOUT_SECONDS)
     assert heartbeat.check_for_errors() is not None
     heartbeat.start()
     ground.settle(heartbeat)
@@ -200,7 +200,7 @@ def test_a_callback_may_stop_and_start(ground: Ground) -> None:
     ground.settle(heartbeat)
     ground.sqs.fail(sqs_error(GONE))
     ground.clock.advance(21)
-    assert done.wait(TEST_TIMEOUT_SECONDS)
+    assert done.wait(WAIT_TIMEOUT_SECONDS)
 
 
 def test_a_callback_may_restart_without_stopping(ground: Ground) -> None:
@@ -221,7 +221,7 @@ def test_waking_up_too_late_is_a_loss_without_a_call(ground: Ground) -> None:
     """It was frozen for longer than the message was hidden, so another may hold it (HB-04)."""
     heartbeat = ground.start(20, 60)
     ground.clock.advance(60)
-    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    assert heartbeat.lost.wait(WAIT_TIMEOUT_SECONDS)
     assert ground.sqs.beats == []
     assert isinstance(heartbeat.check_for_errors(), LeaseLost)
 
@@ -238,7 +238,7 @@ def test_a_response_after_the_deadline_loses_the_lease(ground: Ground) -> None:
     heartbeat = ground.start(20, 60)
     ground.sqs.before_response = lambda: ground.clock.advance(41)
     ground.clock.advance(20)
-    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    assert heartbeat.lost.wait(WAIT_TIMEOUT_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_a_refusal_that_arrives_after_the_stop_is_no_error(ground: Ground) -> No
     stopping.start()
     wait_until(heartbeat._stop_event.is_set)
     ground.sqs.gate.set()
-    stopping.join(TEST_TIMEOUT_SECONDS)
+    stopping.join(WAIT_TIMEOUT_SECONDS)
     assert heartbeat.check_for_errors() is None
     assert not heartbeat.lost.is_set()
 
@@ -296,7 +296,7 @@ def test_a_run_that_hung_while_it_was_stopped_does_not_resume(ground: Ground) ->
     ground.settle(heartbeat)
     assert len(ground.sqs.beats) == 1  # the next run waits for that call
     ground.sqs.gate.set()
-    hung.join(TEST_TIMEOUT_SECONDS)
+    hung.join(WAIT_TIMEOUT_SECONDS)
     assert not hung.is_alive()
     assert heartbeat.running  # the end of the old run does not end the new one
     assert heartbeat._running
@@ -331,7 +331,7 @@ def test_the_refusal_of_a_run_that_hung_does_not_affect_the_next_run(ground: Gro
     heartbeat.initial_beat = False
     heartbeat.start()
     ground.sqs.gate.set()
-    hung.join(TEST_TIMEOUT_SECONDS)
+    hung.join(WAIT_TIMEOUT_SECONDS)
     ground.settle(heartbeat)
     assert heartbeat.running
     assert heartbeat.check_for_errors() is None
@@ -348,7 +348,7 @@ def test_a_run_ended_by_its_event_alone_does_not_affect_the_next_run(ground: Gro
     heartbeat.start()
     ground.settle(heartbeat)
     ground.sqs.gate.set()
-    hung.join(TEST_TIMEOUT_SECONDS)
+    hung.join(WAIT_TIMEOUT_SECONDS)
     assert heartbeat.running
     assert not heartbeat.lost.is_set()
     assert heartbeat.check_for_errors() is None
@@ -403,7 +403,7 @@ def test_a_restart_does_not_extend_the_known_visibility(ground: Ground) -> None:
     assert heartbeat.check_for_errors() is None
     ground.clock.advance(60)
     heartbeat.start()
-    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    assert heartbeat.lost.wait(WAIT_TIMEOUT_SECONDS)
     assert len(ground.sqs.beats) == 1
 
 
@@ -454,7 +454,7 @@ def test_all_running_heartbeats_end_before_the_first_is_waited_for(ground: Groun
     stopping.start()
     wait_until(lambda: all(heartbeat._stop_event.is_set() for heartbeat in left))
     ground.sqs.gate.set()
-    stopping.join(TEST_TIMEOUT_SECONDS)
+    stopping.join(WAIT_TIMEOUT_SECONDS)
     assert not any(heartbeat.running for heartbeat in left)
     assert not any(heartbeat.history for heartbeat in left)  # else its call failed first
 
@@ -484,7 +484,7 @@ def test_a_message_received_some_time_ago_is_extended_before_it_reappears(
 def test_a_message_that_waited_too_long_is_lost_from_the_start(ground: Ground) -> None:
     heartbeat = ground.heartbeat(20, 60, received_at=ground.clock.time() - 60)
     heartbeat.start()
-    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    assert heartbeat.lost.wait(WAIT_TIMEOUT_SECONDS)
     assert ground.sqs.beats == []
 
 
@@ -573,7 +573,7 @@ def test_work_that_does_not_move_is_given_up(ground: Ground) -> None:
     ground.advance(heartbeat, 99)
     assert not heartbeat.lost.is_set()
     ground.advance(heartbeat, 1)
-    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    assert heartbeat.lost.wait(WAIT_TIMEOUT_SECONDS)
     with pytest.raises(LeaseLost, match="stalled"):
         heartbeat.raise_if_lost()
 
@@ -581,7 +581,7 @@ def test_work_that_does_not_move_is_given_up(ground: Ground) -> None:
 def test_a_stall_shorter_than_the_interval_is_noticed_in_time(ground: Ground) -> None:
     heartbeat = ground.start(20, 60, stall_timeout_sec=5)
     ground.advance(heartbeat, 5)
-    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    assert heartbeat.lost.wait(WAIT_TIMEOUT_SECONDS)
     assert ground.sqs.beats == []
 
 
@@ -594,7 +594,7 @@ def test_work_that_takes_too_long_is_given_up_after_a_warning(ground: Ground) ->
     assert warned == pytest.approx([60], abs=1)
     assert not heartbeat.lost.is_set()
     ground.advance(heartbeat, 2)
-    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    assert heartbeat.lost.wait(WAIT_TIMEOUT_SECONDS)
     with pytest.raises(LeaseLost, match="1000 s"):
         heartbeat.raise_if_lost()
     ends = [beat.at + beat.seconds for beat in ground.sqs.beats]
@@ -619,7 +619,7 @@ def test_twelve_hours_from_the_receive_are_never_exceeded(ground: Ground, waited
     assert len(warned) == 1
     assert heartbeat.check_for_errors() is None
     ground.advance(heartbeat, 10)
-    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    assert heartbeat.lost.wait(WAIT_TIMEOUT_SECONDS)
     ends = [beat.at + beat.seconds - received for beat in ground.sqs.beats]
     assert max(ends) <= 43_200
     assert max(ends) > 43_190

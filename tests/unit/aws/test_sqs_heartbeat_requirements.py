@@ -22,7 +22,7 @@ from support.sqs.heartbeats import (
     Ground,
     sqs_error,
 )
-from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
+from support.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 # -- its purpose
 
@@ -266,7 +266,7 @@ def test_run_is_what_the_thread_runs() -> None:
     class Watched(SQSHeartbeat):
         def _run(self, *args: Any) -> None:
             seen.append(threading.current_thread())
-            go.wait(TEST_TIMEOUT_SECONDS)
+            go.wait(WAIT_TIMEOUT_SECONDS)
             super()._run(*args)
 
     heartbeat = Watched(URL, HANDLE, 20, client=object())
@@ -289,14 +289,14 @@ def test_starting_twice_makes_one_thread(ground: Ground) -> None:
     ready = threading.Barrier(8)
 
     def start() -> None:
-        ready.wait(TEST_TIMEOUT_SECONDS)
+        ready.wait(WAIT_TIMEOUT_SECONDS)
         heartbeat.start()
 
     threads = [threading.Thread(target=start) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(TEST_TIMEOUT_SECONDS)
+        thread.join(WAIT_TIMEOUT_SECONDS)
     name = heartbeat._thread.name if heartbeat._thread else ""
     assert [thread.name for thread in threading.enumerate()].count(name) == 1
     ground.settle(heartbeat)
@@ -382,7 +382,7 @@ def test_it_waits_slightly_longer_than_the_interval(ground: Ground, interval: fl
     class Thread(threading.Thread):
         def join(self, timeout: float | None = None) -> None:
             waits.append(timeout)
-            super().join(TEST_TIMEOUT_SECONDS)
+            super().join(WAIT_TIMEOUT_SECONDS)
 
     heartbeat = ground.start(interval, 600)
     assert heartbeat._thread is not None
@@ -412,7 +412,7 @@ def test_shared_state_is_accessed_under_the_lock(
         asking.start()
         asking.join(0.05)
         assert asking.is_alive()
-    asking.join(TEST_TIMEOUT_SECONDS)
+    asking.join(WAIT_TIMEOUT_SECONDS)
     assert not asking.is_alive()
 
 
@@ -427,7 +427,7 @@ def test_an_error_is_recorded_under_the_lock(ground: Ground) -> None:
         assert not heartbeat.lost.wait(0.05)
         assert heartbeat._error is None
         assert heartbeat._running
-    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    assert heartbeat.lost.wait(WAIT_TIMEOUT_SECONDS)
     assert heartbeat._error is not None
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.lease.background import BackgroundLoop
 from holdfast.testing.clock import ManualClock
-from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
+from support.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 
 class Passes:
@@ -34,7 +34,7 @@ class Passes:
         """Run one pass."""
         self.count += 1
         self.inside = True
-        assert self.gate.wait(TEST_TIMEOUT_SECONDS)
+        assert self.gate.wait(WAIT_TIMEOUT_SECONDS)
         self.inside = False
         self.in_pass()
         if (error := self.error) is not None:
@@ -143,7 +143,7 @@ def test_a_stop_waits_no_longer_than_it_is_told(passes):
     assert passes.loop.stop(0.01) is False
     assert passes.inside
     passes.gate.set()
-    assert passes.loop.stop(TEST_TIMEOUT_SECONDS) is True
+    assert passes.loop.stop(WAIT_TIMEOUT_SECONDS) is True
 
 
 def test_a_stop_of_a_loop_that_was_never_started_returns_at_once(passes):
@@ -170,7 +170,7 @@ def test_a_stop_event_that_is_set_from_outside_ends_the_loop_after_its_pass(pass
     passes.clock.advance(10)
     thread = passes.loop.thread
     assert thread is not None
-    thread.join(TEST_TIMEOUT_SECONDS)
+    thread.join(WAIT_TIMEOUT_SECONDS)
     assert not thread.is_alive()
     assert passes.count == 1
 
@@ -197,12 +197,12 @@ def test_a_wait_that_is_replaced_gets_the_seconds_and_ends_when_the_loop_is_woke
 
     def wait(woken: threading.Event, seconds: float | None) -> None:
         waits.append(seconds)
-        assert woken.wait(TEST_TIMEOUT_SECONDS)
+        assert woken.wait(WAIT_TIMEOUT_SECONDS)
 
     passes = Passes(wait=wait)
     passes.loop.start()
     wait_until(lambda: waits == [10.0])
     passes.loop.wake()
     wait_until(lambda: waits == [10.0, 10.0])
-    assert passes.loop.stop(TEST_TIMEOUT_SECONDS)
+    assert passes.loop.stop(WAIT_TIMEOUT_SECONDS)
     assert passes.count == 2

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.lease.clock import SYSTEM_CLOCK, to_utc, utc_now
 from holdfast.testing.clock import ManualClock
-from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
+from support.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 
 def start_thread(work: Callable[[], object]) -> Thread:
@@ -72,7 +72,7 @@ def test_advancing_far_enough_wakes_a_sleeper_and_less_does_not():
     clock.advance(9)
     assert clock.waiting == 1
     clock.advance(1)
-    sleeper.join(TEST_TIMEOUT_SECONDS)
+    sleeper.join(WAIT_TIMEOUT_SECONDS)
     assert not sleeper.is_alive()
     assert clock.waiting == 0
 
@@ -84,7 +84,7 @@ def test_a_wait_ends_with_its_event_before_its_time():
     waiter = start_thread(lambda: answers.append(clock.wait(event, 10)))
     wait_until(lambda: clock.waiting == 1)
     event.set()
-    waiter.join(TEST_TIMEOUT_SECONDS)
+    waiter.join(WAIT_TIMEOUT_SECONDS)
     assert answers == [True]
     assert clock.monotonic() == ManualClock().monotonic()
 
@@ -95,7 +95,7 @@ def test_a_wait_ends_with_its_time_without_its_event():
     waiter = start_thread(lambda: answers.append(clock.wait(Event(), 10)))
     wait_until(lambda: clock.waiting == 1)
     clock.advance(10)
-    waiter.join(TEST_TIMEOUT_SECONDS)
+    waiter.join(WAIT_TIMEOUT_SECONDS)
     assert answers == [False]
 
 
@@ -107,7 +107,7 @@ def test_a_wait_without_a_time_limit_ends_only_with_its_event():
     clock.advance(1e9)
     assert clock.waiting == 1
     event.set()
-    waiter.join(TEST_TIMEOUT_SECONDS)
+    waiter.join(WAIT_TIMEOUT_SECONDS)
     assert not waiter.is_alive()
 
 
@@ -138,5 +138,5 @@ def test_no_advance_is_lost_between_threads():
     clock = ManualClock(monotonic=0)
     threads = [start_thread(lambda: [clock.advance(1) for _ in range(1_000)]) for _ in range(4)]
     for thread in threads:
-        thread.join(TEST_TIMEOUT_SECONDS)
+        thread.join(WAIT_TIMEOUT_SECONDS)
     assert clock.monotonic() == 4_000

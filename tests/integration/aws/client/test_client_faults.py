@@ -28,7 +28,7 @@ from holdfast.errors import ConfigError, QueueUnavailable
 from holdfast.exports.errors import CallbackRefused, CallbackUnclear
 from support.aws.sqs_over_http import make_error, make_query_error, make_success
 from support.http_server import Ask, LoopbackServer, Wire
-from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
+from support.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 URL = make_success({"QueueUrl": QUEUE})
 THROTTLED = make_query_error("com.amazonaws.sqs#RequestThrottled", "RequestThrottled")
@@ -232,7 +232,7 @@ def test_a_connection_on_which_something_happens_while_it_is_idle_is_replaced(
     server.on("/", route)
     for _ in range(3):
         assert call_queue(client) == QUEUE
-        assert happened.acquire(timeout=TEST_TIMEOUT_SECONDS)
+        assert happened.acquire(timeout=WAIT_TIMEOUT_SECONDS)
     if name != "surplus bytes" or maker.kind == "lean":  # boto3 may read and drop them
         assert [ask.connection for ask in server.asks] == [1, 2, 3]
 

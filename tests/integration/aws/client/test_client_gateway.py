@@ -24,7 +24,7 @@ from holdfast.testing import ManualClock, SimulatedSqs
 from support.aws.sqs_over_http import REQUEST_ID, SqsOverHttp, make_success
 from support.dynamodb.jobs import make_job
 from support.http_server import Ask, LoopbackServer, Route, Wire, status
-from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
+from support.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 GATEWAYS: dict[str, Route] = {
     **CONTENTS,
@@ -248,5 +248,5 @@ def test_a_stub_needs_no_request_id() -> None:
             called.set()
 
     with SQSHeartbeat(QUEUE, RECEIPT, 100, 300, client=Stub(), initial_beat=True) as heartbeat:
-        assert called.wait(TEST_TIMEOUT_SECONDS)
+        assert called.wait(WAIT_TIMEOUT_SECONDS)
     assert heartbeat.transient_errors == 0

@@ -31,6 +31,7 @@ from holdfast.lease.clock import SYSTEM_CLOCK, SystemClock
 from holdfast.process.child_process import ChildProcess
 from holdfast.process.liveness import LivenessLimits
 from holdfast.testing.clock import ManualClock
+from support.leftovers import Leftovers
 from support.paths import make_child_environment
 from support.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 from support.workers import pool_work
@@ -55,8 +56,10 @@ class Tasks:
         self.results: list[TaskResult] = []
         self.back: list[str] = []
         self.threads: set[str] = set()
+        self.takes = 0
 
     def take(self) -> Assignment | None:
+        self.takes += 1
         self.threads.add(threading.current_thread().name)
         return self.waiting.popleft() if self.waiting else None
 
@@ -103,6 +106,15 @@ def pool_of(
     finally:
         pool.stop(0.0)
     assert [pid for pid in pids if members(pid)] == []
+
+
+def wait_for_pass(pool: WorkerPool, tasks: Tasks) -> None:
+    """Wait for a whole pass of a pool with free slots, in each of which it asks for a task.
+
+    The first may have begun before, and the last may not have ended.
+    """
+    before = tasks.takes
+    wait_until(lambda: pool.wake() or tasks.takes >= before + 3)
 
 
 def push(pool: WorkerPool, tasks: Tasks, *more: Assignment) -> None:
@@ -210,9 +222,8 @@ def test_workers_are_added_only_when_no_slot_becomes_free(notes: Notes) -> None:
     with pool_of(notes, tasks, size=3, min_size=1, slots=2, clock=clock) as pool:
         assert tasks.result("f").success
         wait_until(lambda: notes.values("sleeping"))
-        clock.advance(5.0)  # half of the slots are free
-        pool.wake()
-        time.sleep(0.1)  # until a pass has seen that
+        clock.advance(5.0)
+        wait_for_pass(pool, tasks)  # half of the slots are free
         push(pool, tasks, task("sleep", "t"))
         wait_until(lambda: len(notes.values("sleeping")) == 2)
         clock.advance(0.9)  # all slots are taken, but not for a second
@@ -678,13 +689,13 @@ def test_nothing_is_left_after_many_starts_and_stops(notes: Notes) -> None:
     """I-JB-14: no thread, process or descriptor."""
     with pool_of(notes, Tasks()):
         pass  # the first run may leave something permanently, such as a cached module
-    before = (len(os.listdir("/proc/self/fd")), threading.active_count())
+    leftovers = Leftovers()
     for round_ in range(8):
         tasks = Tasks(task("finish"))
         with pool_of(notes, tasks):
             if round_ % 4:
                 tasks.result()
-    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+    assert (leftovers.descriptors, leftovers.threads) == (set(), set())
     assert [pid for pid in notes.values("made") if members(int(pid))] == []
 
 

@@ -18,6 +18,7 @@ from holdfast.errors import QueueUnavailable
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.testing import ManualClock
 from support.files.watched import CountingFs, RefusingFs, WatchedFs
+from support.leftovers import Leftovers
 
 
 def files(folder: Path) -> list[str]:
@@ -105,17 +106,14 @@ def test_the_seeds_message_is_part_of_the_package() -> None:
 
 
 def test_an_unreferenced_queue_closes_its_folder(tmp_path: Path) -> None:
-    def descriptors() -> int:
-        gc.collect()
-        return len(os.listdir("/proc/self/fd"))
-
-    before = descriptors()
+    leftovers = Leftovers()
     for _ in range(20):
         queue = FilesystemQueue(tmp_path)
         queue.push(AnyMessage())
         queue.ack(queue.poll()[0])
     del queue
-    assert descriptors() == before
+    gc.collect()
+    assert leftovers.descriptors == set()
 
 
 def waiting_in(queue: FilesystemQueue[AnyMessage]) -> int:

@@ -20,9 +20,9 @@ from support.cli.commands import (
     Ran,
     clean_env,
     command,
-    drop_privileges,
     real,
     require_one_line,
+    run_unprivileged,
 )
 from support.disks import mounted
 from support.waiting import WAIT_TIMEOUT_SECONDS
@@ -34,21 +34,6 @@ def fill_queue(path: Path, count: int = 300) -> SQLiteQueue[AnyMessage]:
     queue: SQLiteQueue[AnyMessage] = SQLiteQueue(path)
     queue.push_many(AnyMessage(id=f"m{n}", text="x" * 500) for n in range(count))
     return queue
-
-
-def run_as_user(folder: Path, *arguments: str) -> Ran:
-    """Run the command without root's right to write anywhere."""
-    done = subprocess.run(
-        command(*arguments),
-        cwd=folder,
-        env=clean_env(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=WAIT_TIMEOUT_SECONDS,
-        preexec_fn=drop_privileges,
-    )
-    return Ran(done.returncode, done.stdout, done.stderr)
 
 
 # -- damaged
@@ -158,12 +143,12 @@ def test_inspecting_does_not_wait_for_a_writer(tmp_path: Path) -> None:
 def test_a_read_only_database_is_reported_with_what_to_check(tmp_path: Path) -> None:
     fill_queue(tmp_path / "work.db", 3).close()
     (tmp_path / "work.db").chmod(0o444)
-    ran = run_as_user(tmp_path, "push", "sqlite:work.db", "{}")
+    ran = run_unprivileged(tmp_path, "push", "sqlite:work.db", "{}")
     assert ran.code == 2
     line = require_one_line(ran)
     assert "the queue" in line
     assert "cannot be written: check the permissions of file and folder" in line
-    assert run_as_user(tmp_path, "status", "sqlite:work.db", "--json").json["ready"] == 3
+    assert run_unprivileged(tmp_path, "status", "sqlite:work.db", "--json").json["ready"] == 3
 
 
 @pytest.mark.parametrize("mode", [0o555, 0o000])
@@ -172,7 +157,7 @@ def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path, mode: int) 
     fill_queue(folder / "work.db", 3).close()
     folder.chmod(mode)
     try:
-        ran = run_as_user(tmp_path, "push", "sqlite:folder/work.db", "{}")
+        ran = run_unprivileged(tmp_path, "push", "sqlite:folder/work.db", "{}")
     finally:
         folder.chmod(0o755)
     assert ran.code == 2

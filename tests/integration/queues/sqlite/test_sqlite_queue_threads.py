@@ -229,7 +229,7 @@ PROCESSES = 6
 FAIR_SECONDS = 2.0
 
 
-@pytest.mark.parametrize("batch", [1, 20])
+@pytest.mark.parametrize("batch", [1, pytest.param(20, marks=pytest.mark.nightly)])
 def test_many_processes_take_turns_without_starvation(fast_path: Path, batch: int) -> None:
     """Each pushes, claims and acks as fast as it can. None is refused as busy, and each gets a
     fair share.

@@ -27,15 +27,23 @@ class Order(QueueMessage):
     number: int = 0
 
 
+def open_queue(name: str = "work", *args: Any, **options: Any) -> Queue:
+    """Return a new queue whose counts are exact, so that one check shows that it is empty."""
+    client = SimulatedSqs().client()
+    fifo = {"Attributes": {"FifoQueue": "true"}} if name.endswith(".fifo") else {}
+    client.create_queue(QueueName=name, **fifo)
+    queue: Queue = SQSQueue(name, *args, client=client, **options)
+    queue.min_empty_checks = 1
+    return queue
+
+
 def push_count(queue: Queue, count: int) -> list[str]:
     return queue.push_many(AnyMessage(id=f"{number}") for number in range(count))
 
 
 @pytest.mark.requirement("R003-025")
 def test_a_worker_never_receives_more_than_it_has_free_slots() -> None:
-    client = SimulatedSqs().client()
-    client.create_queue(QueueName="work")
-    queue: Queue = SQSQueue("work", lease_seconds=LEASE, client=client)
+    queue = open_queue(lease_seconds=LEASE)
     push_count(queue, 40)
     held = most = 0
     lock = threading.Lock()
@@ -51,9 +59,8 @@ def test_a_worker_never_receives_more_than_it_has_free_slots() -> None:
 
 
 def test_one_empty_response_does_not_count_as_an_empty_queue() -> None:
-    client = SimulatedSqs().client()
-    client.create_queue(QueueName="work")
-    queue: Queue = SQSQueue("work", lease_seconds=3.0, client=client)
+    queue = open_queue(lease_seconds=3.0)
+    queue.min_empty_checks = SQSQueue.min_empty_checks
     assert queue.min_empty_checks == 3
     looked = []
     stats = queue.stats
@@ -70,9 +77,7 @@ def test_one_empty_response_does_not_count_as_an_empty_queue() -> None:
 
 
 def test_messages_of_one_group_are_processed_one_by_one_in_order() -> None:
-    client = SimulatedSqs().client()
-    client.create_queue(QueueName="work.fifo", Attributes={"FifoQueue": "true"})
-    queue: Queue = SQSQueue("work.fifo", Order, client=client, group_by="customer")
+    queue = open_queue("work.fifo", Order, group_by="customer")
     queue.push_many(Order(customer=f"{n % 3}", number=n) for n in range(30))
     seen: dict[str, list[int]] = {"0": [], "1": [], "2": []}
     busy: set[str] = set()
@@ -93,10 +98,8 @@ def test_messages_of_one_group_are_processed_one_by_one_in_order() -> None:
 
 @pytest.mark.requirement("R001-048")
 def test_a_worker_retries_rejects_and_completes() -> None:
-    client = SimulatedSqs().client()
-    client.create_queue(QueueName="work")
     events_seen: list[Event] = []
-    queue: Queue = SQSQueue("work", Order, client=client, on_nack="now")
+    queue = open_queue("work", Order, on_nack="now")
     queue.push_many(Order(id=f"{number}", number=number) for number in range(12))
 
     def handle(order: Order, _: object) -> Reject | None:
@@ -121,9 +124,7 @@ def report_cap(_: AnyMessage, ctx: Context) -> Reject:
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_the_handler_can_read_how_long_the_message_can_be_held(isolation: Any) -> None:
-    client = SimulatedSqs().client()
-    client.create_queue(QueueName="work")
-    queue: Queue = SQSQueue("work", client=client)
+    queue = open_queue()
     push_count(queue, 1)
     Worker(queue, report_cap, isolation=isolation).run(until_empty=True)
     [view] = queue.dead_letters()
@@ -131,10 +132,7 @@ def test_the_handler_can_read_how_long_the_message_can_be_held(isolation: Any) -
 
 
 def test_a_run_until_empty_waits_for_messages_it_nacked_itself() -> None:
-    client = SimulatedSqs().client()
-    client.create_queue(QueueName="work")
-    queue: Queue = SQSQueue("work", client=client)
-    queue.min_empty_checks = 1  # one check could be wrong
+    queue = open_queue()
     push_count(queue, 1)
 
     def handle(message: AnyMessage, _: object) -> Retry | None:

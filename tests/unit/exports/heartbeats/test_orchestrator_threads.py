@@ -11,6 +11,7 @@ from holdfast.exports.model import ExportJob, TaskToken
 from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.lease.clock import SYSTEM_CLOCK
 from support.exports.orchestrator import World
+from support.leftovers import Leftovers
 from support.waiting import wait_until
 
 
@@ -377,13 +378,13 @@ def test_a_triggered_cycle_waits_for_heartbeats_in_flight(
 def test_a_hundred_orchestrators_leave_no_thread_behind() -> None:
     world = World(clock=SYSTEM_CLOCK)
     jobs = [world.add_job(f"job-{n}") for n in range(3)]
-    before = threading.active_count()
+    leftovers = Leftovers()
     for _ in range(100):
         orchestrator = world.make_orchestrator(clock=SYSTEM_CLOCK, stall_seconds=None)
         orchestrator.start()
         orchestrator.beat_now(jobs[0])
         orchestrator.stop()
-    assert threading.active_count() == before
+    assert leftovers.threads == set()
 
 
 @pytest.mark.requirement("R004-217", "R004-257")

@@ -41,9 +41,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def queue(tmp_path: Path, clock: ManualClock) -> Iterator[SQLiteQueue[AnyMessage]]:
+def queue(fast_path: Path, clock: ManualClock) -> Iterator[SQLiteQueue[AnyMessage]]:
     queue = SQLiteQueue(
-        tmp_path / "work.db", lease_seconds=LEASE, clock=clock, machine_clock=clock
+        fast_path / "work.db", lease_seconds=LEASE, clock=clock, machine_clock=clock
     )
     with closing(queue):
         yield queue
@@ -97,11 +97,11 @@ def read_everything(queue: SQLiteQueue[AnyMessage]) -> None:
 @pytest.mark.parametrize("column", list(list_columns()))
 @pytest.mark.parametrize("kind", VALUES)
 def test_a_value_of_another_type_keeps_no_other_message_from_being_read_or_delivered(
-    queue: SQLiteQueue[AnyMessage], tmp_path: Path, clock: ManualClock, column: str, kind: str
+    queue: SQLiteQueue[AnyMessage], fast_path: Path, clock: ManualClock, column: str, kind: str
 ) -> None:
     fill(queue)
-    change(tmp_path / "work.db", column, VALUES[kind])
-    opened = SQLiteQueue(tmp_path / "work.db", clock=clock, machine_clock=clock)
+    change(fast_path / "work.db", column, VALUES[kind])
+    opened = SQLiteQueue(fast_path / "work.db", clock=clock, machine_clock=clock)
     with closing(opened) as other:
         read_everything(other)
         other.push(AnyMessage(id="good"))
@@ -117,10 +117,10 @@ def test_a_value_of_another_type_keeps_no_other_message_from_being_read_or_deliv
 
 
 def test_a_body_that_is_not_utf_8_is_listed_searched_and_dead_lettered(
-    queue: SQLiteQueue[AnyMessage], tmp_path: Path
+    queue: SQLiteQueue[AnyMessage], fast_path: Path
 ) -> None:
     queue.push_many([AnyMessage(id="bad"), AnyMessage(id="good")])
-    with closing(sqlite3.connect(tmp_path / "work.db")) as connection, connection:
+    with closing(sqlite3.connect(fast_path / "work.db")) as connection, connection:
         connection.execute("UPDATE messages SET body = CAST(x'7bff' AS TEXT) WHERE id = 'bad'")
     assert [info.id for info in queue.peek(MessageState.PENDING)] == ["bad", "good"]
     assert [info.id for info in queue.search(where={"id": "good"})] == ["good"]
@@ -131,11 +131,11 @@ def test_a_body_that_is_not_utf_8_is_listed_searched_and_dead_lettered(
 
 
 def test_a_message_with_more_refunds_than_claims_is_dead_lettered(
-    queue: SQLiteQueue[AnyMessage], tmp_path: Path
+    queue: SQLiteQueue[AnyMessage], fast_path: Path
 ) -> None:
     """It would be tried without end, because no attempt would be charged."""
     queue.push(AnyMessage())
-    change(tmp_path / "work.db", "messages.refunds", "7")
+    change(fast_path / "work.db", "messages.refunds", "7")
     assert queue.poll() == []
     [dead] = queue.peek(MessageState.FAILED)
     assert dead.reason == "malformed: 1 claims, 7 of them not charged"
@@ -165,16 +165,16 @@ def damage_index(path: Path, change: str) -> None:
 
 @pytest.mark.parametrize("damage", ["DELETE FROM messages", "UPDATE messages SET state = 3"])
 def test_a_purge_of_a_file_with_a_damaged_index_stops_and_says_what_to_do(
-    queue: SQLiteQueue[AnyMessage], tmp_path: Path, damage: str
+    queue: SQLiteQueue[AnyMessage], fast_path: Path, damage: str
 ) -> None:
     queue.push_many(AnyMessage(id=f"m{number}") for number in range(3))
     queue.ack_many(queue.poll(3))
     queue.close()
-    damage_index(tmp_path / "work.db", f"{damage} WHERE id = 'm1'")
+    damage_index(fast_path / "work.db", f"{damage} WHERE id = 'm1'")
     with pytest.raises(QueueUnavailable, match=r"its index is damaged.* REINDEX"):
         queue.purge(0)
     queue.close()
-    with closing(sqlite3.connect(tmp_path / "work.db")) as connection:
+    with closing(sqlite3.connect(fast_path / "work.db")) as connection:
         connection.execute("REINDEX")
     assert queue.purge(0) == 0
     assert queue.stats().completed == 0
