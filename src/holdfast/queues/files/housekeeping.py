@@ -19,16 +19,11 @@ from holdfast.queues.files.workers import ServerClock
 
 # A file in tmp/ may belong to a push that is only slow. After an hour it is a leftover.
 SWEEP_SECONDS = 3600.0
-MIN_INTERVAL_SECONDS = 30.0
-COST_FACTOR = 20  # a check takes at most a twentieth of a producer's time
 Records = Mapping[str, list[str]]  # see DedupeIndex.group_by_tail
 
 
 class Housekeeping:
-    """Purges completed tasks, sweeps leftovers of killed processes, and frees lost ids.
-
-    One for each process.
-    """
+    """Purges completed tasks, sweeps leftovers of killed processes, and frees lost ids."""
 
     def __init__(
         self,
@@ -39,7 +34,6 @@ class Housekeeping:
     ) -> None:
         self._directory, self._server_clock = directory, server_clock
         self._notes, self._dedupe = notes, dedupe
-        self._id_check_at = 0.0
 
     # -- completed tasks
 
@@ -84,7 +78,7 @@ class Housekeeping:
     def sweep(self, older_than_seconds: float, budget: WaitBudget) -> int:
         """Remove all leftovers; return how many. It takes a few listings of all folders."""
         cutoff = self._compute_cutoff(older_than_seconds)
-        swept = self._sweep_leftovers(cutoff, budget) + self.free_lost_ids(budget)
+        swept = self._sweep_leftovers(cutoff, budget) + self._free_lost_ids(budget)
         return swept + self._sweep_marks(cutoff, budget)
 
     def sweep_leftovers(self) -> None:
@@ -153,24 +147,7 @@ class Housekeeping:
 
     # -- ids that do not belong to a task
 
-    def free_lost_ids_if_due(self) -> int:
-        """Free lost ids before a push is refused: the first time, then at intervals.
-
-        Returns how many ids were freed.
-        """
-        clock = self._server_clock.clock
-        started_at = clock.monotonic()
-        if started_at < self._id_check_at:
-            return 0
-        self._id_check_at = float("inf")  # so that other threads do not run it too
-        try:
-            return self.free_lost_ids(WaitBudget(0.0))
-        finally:
-            now = clock.monotonic()
-            pause = max(MIN_INTERVAL_SECONDS, COST_FACTOR * (now - started_at))
-            self._id_check_at = now + pause
-
-    def free_lost_ids(self, budget: WaitBudget) -> int:
+    def _free_lost_ids(self, budget: WaitBudget) -> int:
         """Free every id whose task is gone or dead; return how many."""
         try:
             suspects, dead = self._find_suspects()

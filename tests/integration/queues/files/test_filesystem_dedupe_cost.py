@@ -70,7 +70,6 @@ CASES: dict[str, tuple[Prepare, Act]] = {
     "push what is pending": (push_all, push_again),
     "push what is completed": (completed, push_again),
     "push what is dead": (dead, push_what_is_gone),
-    "push what was removed by hand": (removed_by_hand, push_what_is_gone),
     "purge": (completed, purge),
     "sweep": (removed_by_hand, lambda queue, count: queue.operator.sweep()),
 }
