@@ -23,9 +23,8 @@ deleted, because creating one takes ext4 up to a millisecond after many were del
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from holdfast.errors import QueueUnavailable
 from holdfast.queues.files import layout
@@ -54,24 +53,6 @@ LISTING_PASSES = 3
 
 class IdLockBusy(QueueUnavailable):
     """Another process did not release an id lock in time."""
-
-
-class WaitBudget:
-    """The total time that one purge, sweep or redrive may wait for busy id locks."""
-
-    def __init__(self, seconds: float = ID_LOCK_TIMEOUT_SECONDS) -> None:
-        self.seconds = seconds
-        self.skipped = 0
-        self._cause: IdLockBusy | None = None
-
-    def skip(self, cause: IdLockBusy) -> None:
-        """Count one id that was skipped. From now on no lock is waited for."""
-        self.seconds, self.skipped, self._cause = 0.0, self.skipped + 1, cause
-
-    def check(self, progress: str) -> None:
-        """Raise QueueUnavailable if an id was skipped."""
-        if self._cause is not None:
-            raise QueueUnavailable(f"{progress}, {self.skipped} left: {self._cause}")
 
 
 class DedupeIndex:
@@ -122,17 +103,6 @@ class DedupeIndex:
         except BlockingIOError:
             return False
         return True
-
-    def run_locked(
-        self, id_hash: str, budget: WaitBudget, act: Callable[..., bool], *args: Any
-    ) -> bool:
-        """Lock the id and return the result of `act`, or False if the lock is busy."""
-        try:
-            with self.lock_id(id_hash, budget.seconds):
-                return act(*args)
-        except IdLockBusy as busy:
-            budget.skip(busy)
-            return False
 
     # -- reading; a decision that is based on it needs the id lock
 

@@ -20,7 +20,7 @@ from holdfast.queue.info import (
 from holdfast.queue.operator import ANY_FIELDS, Progress, QueueOperator, ignore_progress
 from holdfast.queues.files import layout
 from holdfast.queues.files.dead_letters import DeadLetterFolder
-from holdfast.queues.files.dedupe import LISTING_PASSES, WaitBudget
+from holdfast.queues.files.dedupe import LISTING_PASSES
 from holdfast.queues.files.directory import QueueDirectory, is_deep
 from holdfast.queues.files.housekeeping import SWEEP_SECONDS, Housekeeping
 from holdfast.queues.files.layout import TaskName
@@ -248,20 +248,15 @@ class FilesOperator(QueueOperator):
             return sum(self._dead_letters.drop(layout.to_task(m), m.id) for m in messages)
 
     def purge(self, older_than_seconds: float) -> int:
-        budget = WaitBudget()
         with self._directory.translate_errors():
-            purged = self._housekeeping.purge(older_than_seconds, budget)
-            self._housekeeping.sweep(SWEEP_SECONDS, budget)
-        budget.check(f"purged {purged:,}")
+            purged = self._housekeeping.purge(older_than_seconds)
+            self._housekeeping.sweep()
         return purged
 
     def sweep(self, older_than_seconds: float = SWEEP_SECONDS) -> int:
         """Remove leftovers of crashed processes; return how many files were removed."""
-        budget = WaitBudget()
         with self._directory.translate_errors():
-            swept = self._housekeeping.sweep(older_than_seconds, budget)
-        budget.check(f"swept {swept:,}")
-        return swept
+            return self._housekeeping.sweep(older_than_seconds)
 
 
 def _parse_due_ms(path: str, pending: re.Match[str], now_ms: int) -> int:
