@@ -15,9 +15,6 @@ A process may be killed between any two of these steps. So an id is taken if it 
 unless tmp/<key> exists (the task was not published, or is being purged), and unless a mark
 exists and failed/ holds the key. Link counts and inode numbers are not used, because backups
 and overlays change them.
-
-A mark is a hard link of the record, and becomes the record again. So no file is created or
-deleted, because creating one takes ext4 up to a millisecond after many were deleted.
 """
 
 import errno
@@ -37,15 +34,6 @@ ID_LOCK_TIMEOUT_SECONDS = (
 _FIRST_PAUSE_SECONDS = 0.001
 _MAX_PAUSE_SECONDS = 0.05
 _UNKNOWN = ""  # the key of an entry that is in the place of a record but is not a record
-_CANNOT_LINK = (
-    errno.ENOENT,  # the twin is gone
-    errno.EPERM,
-    errno.EACCES,
-    errno.ENOTSUP,
-    errno.EOPNOTSUPP,
-    errno.ENOSYS,
-    errno.EMLINK,
-)
 # A task that moves while the folders are listed can be missed. It is not missed three times
 # in a row, because it would have to move back and forth between the same listings each time.
 LISTING_PASSES = 3
@@ -178,12 +166,12 @@ class DedupeIndex:
 
     # -- records
 
-    def record(self, id_hash: str, key: str, mark_path: str | None = None) -> None:
+    def record(self, id_hash: str, key: str) -> None:
         """With the id lock: make the id belong to this key from now on."""
         path = _format_path(id_hash)
-        if not self._make_link(key, path, mark_path):
+        if not self._make_link(key, path):
             self.free(id_hash, self.read_key(id_hash))
-            if not self._make_link(key, path, mark_path):
+            if not self._make_link(key, path):
                 raise QueueUnavailable(
                     f"queue {str(self._directory.folder)!r}: {path!r} is in the way and is not "
                     "a file that can be replaced: move it out of the queue, then try again"
@@ -214,26 +202,11 @@ class DedupeIndex:
         self.free_if_owned_by(id_hash, key)
         return self._directory.remove(aside)
 
-    def _make_link(self, key: str, path: str, twin: str | None = None) -> bool:
-        """Make a record or a mark of this key; False if something exists at the path.
-
-        It is a hard link of its `twin` if possible. Not every filesystem lets a symlink have
-        two names, and Linux refuses it for a symlink that another user made.
-        """
+    def _make_link(self, key: str, path: str) -> bool:
+        """Make a record or a mark of this key; False if something exists at the path."""
         try:
-            if twin is not None and self._link(twin, path):
-                return True
             self._directory.fs.symlink(key, path, dir_fd=self._directory.fd)
         except FileExistsError:
-            return False
-        return True
-
-    def _link(self, twin: str, path: str) -> bool:
-        try:
-            self._directory.link(twin, path)
-        except OSError as error:
-            if error.errno not in _CANNOT_LINK:
-                raise
             return False
         return True
 
@@ -252,7 +225,7 @@ class DedupeIndex:
         id_hash = self.find_hash(key, message_id)
         if id_hash is not None:
             dead_mark, _ = _format_mark_paths(key)
-            self._make_link(key, dead_mark, _format_path(id_hash))
+            self._make_link(key, dead_mark)
             self._sync()
         return id_hash
 
@@ -305,7 +278,7 @@ class DedupeIndex:
         if owner == task.key:
             self._sync()
         else:
-            self.record(id_hash, task.key, mark_path)
+            self.record(id_hash, task.key)
         return True
 
 

@@ -207,7 +207,8 @@ class Housekeeping:
     def _sweep_marks(self, cutoff: float) -> int:
         """Remove old marks of tasks that are not dead letters; return how many tasks.
 
-        The ctime tells when a mark was made: a hard link of an old record has an old mtime.
+        The ctime tells when a mark was made: earlier versions made it a hard link of its
+        record, which has an old mtime.
         """
         old = {
             match["key"]

@@ -1,7 +1,5 @@
 """Dedupe among dead letters, and beside pushes without dedupe."""
 
-import errno
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,26 +216,3 @@ def test_a_push_under_which_tmp_is_emptied_leaves_its_id_free(ground: Ground) ->
     queue._directory.fs = FsOps(ground.clock.time)
     queue.push(make_message("a"))
     assert sorted(message.id for message in queue.poll(10)) == ["a", "b"]
-
-
-@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.EMLINK])
-def test_where_a_symlink_cannot_have_two_names_ids_are_kept_all_the_same(
-    ground: Ground, number: int
-) -> None:
-    """The marks are then symlinks of their own."""
-
-    class UnlinkableFs(WatchedFs):
-        def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if name == "link" and args[0].startswith("ids/"):
-                raise OSError(number, os.strerror(number))
-            return real(*args, **kwargs)
-
-    queue = ground.queue(UnlinkableFs(ground.clock.time))
-    queue.push(make_message("a"))
-    queue.dead_letter(queue.poll()[0], "no use")
-    assert queue.redrive() == 1
-    queue.push(make_message("a"))  # it is taken again
-    assert states(ground) == ["pending"]
-    queue.dead_letter(queue.poll()[0], "no use")
-    queue.push(make_message("a"))  # and free again
-    assert states(ground) == ["failed", "pending"]
