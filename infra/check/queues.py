@@ -8,7 +8,6 @@ from infra.check.deployment import DeployedQueue, Deployment
 
 from holdfast.doctor.checks import CheckResult, fail, run_checks, warn
 from holdfast.doctor.sqs_queue import SQS_QUEUE, SqsQueue, check_lambda, check_permissions
-from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.queues.sqs.address import parse_address
 from holdfast.queues.sqs.dead_letters import SQSDeadLetters
 from holdfast.queues.sqs.queue_client import QueueClient
@@ -48,7 +47,7 @@ def check_work_queue(deployment: Deployment, queue: DeployedQueue) -> Iterator[C
     settings = deployment.find_queue_settings(queue.arn)
     sqs = deployment.reader.client("sqs")
     client = QueueClient(parse_address(queue.url), settings.lease_seconds, sqs)
-    letters = SQSDeadLetters(client, settings.dead_letters, SYSTEM_CLOCK)
+    letters = SQSDeadLetters(client, settings.dead_letters)
     return run_checks(SqsQueue(client, queue, letters, settings), *_WORK_QUEUE)
 
 

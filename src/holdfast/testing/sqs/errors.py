@@ -31,7 +31,6 @@ _STATUSES = {
     "OverLimit": 403,
     "ReceiptHandleIsInvalid": 404,
     "RequestThrottled": 403,
-    "ResourceNotFoundException": 404,
     "ServiceUnavailable": 503,
     "SignatureDoesNotMatch": 403,
 }
@@ -59,8 +58,6 @@ _OWN_REASONS = {"DelaySeconds": "DelaySeconds must be >= {} and <= {}."}
 _RANGES = {
     "DelaySeconds": (0, 900),
     "MaxNumberOfMessages": (1, 10),
-    "MaxNumberOfMessagesPerSecond": (0, 500),
-    "MaxResults": (1, 10),
     "VisibilityTimeout": (0, 43_200),
     "WaitTimeSeconds": (0, 20),
 }

@@ -1,21 +1,15 @@
-"""The queues of all regions, by name: create, find, configure, delete, and move dead letters.
-
-A move task is done when its call returns, whatever rate it asks for.
-"""
+"""The queues of all regions, by name: create, find, configure and delete."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from holdfast.lease.clock import Clock
 from holdfast.testing.sqs.errors import (
-    NO_QUEUE,
     QUEUE_MISSING,
     ServiceError,
     check_names,
     invalid_value_error,
     out_of_range_error,
-    read_number,
 )
 from holdfast.testing.sqs.message import IdSource
 from holdfast.testing.sqs.queue import SETTABLE, QueueAttributes, SimulatedQueue
@@ -56,13 +50,6 @@ class QueueRegistry:
         """Return the queue with this ARN, or None."""
         return next((queue for queue in self._queues.values() if queue.arn == arn), None)
 
-    def iter_sources(self, dead_letters: SimulatedQueue) -> Iterator[SimulatedQueue]:
-        """Yield the queues whose redrive policy names this one."""
-        for queue in self._queues.values():
-            redrive = queue.settings.redrive
-            if redrive is not None and redrive.target_arn == dead_letters.arn:
-                yield queue
-
     # -- operations
 
     def create(self, region: str, params: Params) -> Response:
@@ -98,7 +85,13 @@ class QueueRegistry:
             for (known_region, name), queue in self._queues.items()
             if known_region == region and name.startswith(prefix)
         )
-        return _make_page("QueueUrls", urls, params)
+        start = int(params.get("NextToken") or 0)
+        end = start + (params.get("MaxResults") or 1000)
+        response: Response = {"QueueUrls": urls[start:end]} if urls[start:end] else {}
+        # AWS pages only if the request has MaxResults.
+        if params.get("MaxResults") and end < len(urls):
+            response["NextToken"] = str(end)
+        return response
 
     def get_attributes(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle GetQueueAttributes."""
@@ -120,12 +113,6 @@ class QueueRegistry:
         """Handle PurgeQueue."""
         queue.clear()
         return {}
-
-    def list_sources(self, queue: SimulatedQueue, params: Params) -> Response:
-        """Handle ListDeadLetterSourceQueues."""
-        urls = sorted(source.url for source in self.iter_sources(queue))
-        # AWS spells this name with a small letter, and always includes it.
-        return {"queueUrls": [], **_make_page("queueUrls", urls, params)}
 
     # -- checks
 
@@ -162,68 +149,3 @@ def _check_unchanged(existing: SimulatedQueue, attributes: dict[str, str]) -> Si
                 f"for attribute {name}",
             )
     return existing
-
-
-def _make_page(name: str, urls: list[str], params: Params) -> Response:
-    start = int(params.get("NextToken") or 0)
-    end = start + (params.get("MaxResults") or 1000)
-    response: Response = {name: urls[start:end]} if urls[start:end] else {}
-    # AWS pages only if the request has MaxResults.
-    if params.get("MaxResults") and end < len(urls):
-        response["NextToken"] = str(end)
-    return response
-
-
-class MessageMoves:
-    """The move tasks of all queues. The caller must hold the service's lock."""
-
-    def __init__(self, registry: QueueRegistry, ids: IdSource) -> None:
-        self._registry, self._ids = registry, ids
-        self._tasks: list[Response] = []
-
-    def start(self, region: str, params: Params) -> Response:
-        """Handle StartMessageMoveTask."""
-        source = self._find_queue(params["SourceArn"], "SourceArn")
-        destination_arn = params.get("DestinationArn") or ""
-        if destination_arn:
-            self._find_queue(destination_arn, "DestinationArn")
-        if not any(self._registry.iter_sources(source)):
-            raise invalid_value_error("Source queue must be configured as a Dead Letter Queue.")
-        read_number(params, "MaxNumberOfMessagesPerSecond", 0)
-        waiting = list(source.ready_messages())
-        task: Response = {
-            "Status": "COMPLETED",
-            "SourceArn": source.arn,
-            "ApproximateNumberOfMessagesToMove": len(waiting),
-            "ApproximateNumberOfMessagesMoved": 0,
-            "StartedTimestamp": source.wall_ms,
-        }
-        if destination_arn:
-            task["DestinationArn"] = destination_arn
-        for number, message in waiting:
-            target_arn = destination_arn or message.source_arn
-            if (target := self._registry.find_by_arn(target_arn)) is None:
-                failure = NO_QUEUE if target_arn else "CouldNotDetermineMessageSource"
-                task |= {"Status": "FAILED", "FailureReason": failure}
-                break
-            message_id = self._ids.make_uuid()
-            target.add(source.pop(number).redriven(message_id, target.now, target.wall_ms))
-            task["ApproximateNumberOfMessagesMoved"] += 1
-        self._tasks.insert(0, task)
-        return {"TaskHandle": self._ids.make_handle()}
-
-    def list_tasks(self, region: str, params: Params) -> Response:
-        """Handle ListMessageMoveTasks, the newest first."""
-        source = self._find_queue(params["SourceArn"], "SourceArn")
-        limit = read_number(params, "MaxResults", 1)
-        tasks = [task for task in self._tasks if task["SourceArn"] == source.arn]
-        return {"Results": tasks[:limit]}
-
-    def _find_queue(self, arn: str, parameter: str) -> SimulatedQueue:
-        queue = self._registry.find_by_arn(arn)
-        if queue is None:
-            raise ServiceError(
-                "ResourceNotFoundException",
-                f"The resource that you specified for the {parameter} parameter doesn't exist.",
-            )
-        return queue

@@ -26,7 +26,7 @@ from holdfast.testing.sqs.message_calls import (
     send_message,
 )
 from holdfast.testing.sqs.queue import SimulatedQueue
-from holdfast.testing.sqs.registry import MessageMoves, QueueRegistry, Response
+from holdfast.testing.sqs.registry import QueueRegistry, Response
 
 MAX_IN_FLIGHT = 120_000
 MAX_ENTRIES = 10
@@ -140,23 +140,19 @@ class SimulatedSqs:
         self._lock = RLock()
         self._ids = IdSource(seed)
         self._registry = registry = QueueRegistry(clock, self._ids)
-        moves = MessageMoves(registry, self._ids)
         receiving = ReceiveCalls(registry, clock, self._lock, in_flight_limit)
         receipts = ReceiptCalls(stale_handles)
         self._receive = receiving.receive
         self._on_region: dict[str, Callable[[str, dict[str, Any]], Response]] = {
             "CreateQueue": registry.create,
             "GetQueueUrl": registry.get_url,
-            "ListMessageMoveTasks": moves.list_tasks,
             "ListQueues": registry.list_all,
-            "StartMessageMoveTask": moves.start,
         }
         self._on_queue: dict[str, Callable[[SimulatedQueue, dict[str, Any]], Response]] = {
             "ChangeMessageVisibility": receipts.change,
             "DeleteMessage": receipts.delete,
             "DeleteQueue": registry.delete,
             "GetQueueAttributes": registry.get_attributes,
-            "ListDeadLetterSourceQueues": registry.list_sources,
             "PurgeQueue": registry.purge,
             "SendMessage": partial(send_message, self._ids),
             "SetQueueAttributes": registry.set_attributes,
