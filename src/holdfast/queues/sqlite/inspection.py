@@ -47,7 +47,6 @@ _FROM_MESSAGES = "FROM messages LEFT JOIN workers USING (worker_no)"
 _SELECT = f"SELECT message_no, state, worker_no, {_INTEGERS}, {_TEXTS}"
 MESSAGE_WITHOUT_BODY = f"{_SELECT}, NULL AS body {_FROM_MESSAGES}"
 MESSAGE = f"{_SELECT}, CAST(body AS BLOB) AS body {_FROM_MESSAGES}"
-_HAS_TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
 _BEATS = f"""
 SELECT message_no, fence, {cast_columns("INTEGER", "beat_ms")},
     {cast_columns("REAL", "progress")}
@@ -101,17 +100,12 @@ def count_stats(database: Reader, queue_no: int, now_ms: int) -> QueueStats:
     return QueueStats(**row, oldest_ready_seconds=oldest_seconds)
 
 
-def has_table(database: Reader, name: str) -> bool:
-    """Return whether a table that is created when it is first needed exists."""
-    return bool(database.query(_HAS_TABLE, (name,)))
-
-
 def read_result(database: Reader, queue_no: int, message_id: str) -> Any:
     """Return the newest result of a completed message of an id, or None.
 
     A result that another program damaged counts as none.
     """
-    if not is_text(message_id) or not has_table(database, "results"):
+    if not is_text(message_id):
         return None
     rows = database.query(_RESULT, (queue_no, message_id))
     return next(_parse_values(rows), None)
@@ -120,7 +114,7 @@ def read_result(database: Reader, queue_no: int, message_id: str) -> Any:
 def _read_beats(database: Database, rows: Sequence[Row]) -> dict[tuple[int, int], Row]:
     """Return the beats of the messages that are leased, by number and fence."""
     leased = [row["message_no"] for row in rows if row["state"] == LEASED]
-    if not leased or not has_table(database, "beats"):
+    if not leased:
         return {}
     beats = database.query(_BEATS, (json.dumps(leased),))
     return {(beat["message_no"], beat["fence"]): beat for beat in beats}

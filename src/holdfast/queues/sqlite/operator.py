@@ -31,12 +31,11 @@ from holdfast.queues.sqlite.inspection import (
     MESSAGE,
     MESSAGE_WITHOUT_BODY,
     STATES,
-    has_table,
     is_text,
     make_infos,
     parse_body,
 )
-from holdfast.queues.sqlite.schema import COMPLETED, FAILED, create_results
+from holdfast.queues.sqlite.schema import COMPLETED, FAILED
 from holdfast.store.sqlite.database import Database
 from holdfast.store.sqlite.rows import cast_columns, decode_text, read_rows
 
@@ -182,14 +181,10 @@ class SQLiteOperator(QueueOperator):
 
     def _read_lease_lengths(self) -> dict[int, int]:
         """Return the length of the leases of each worker, in milliseconds."""
-        if not has_table(self._database, "worker_notes"):
-            return {}
         rows = self._database.query(_LEASE_LENGTHS, (_MAX_WORKERS,))
         return {row["worker_no"]: row["lease_ms"] for row in rows}
 
     def workers(self) -> list[QueueWorker]:
-        if not has_table(self._database, "worker_notes"):
-            return []
         since_ms = self._read_ms() - _SEEN_LATELY_MS
         return [
             QueueWorker(
@@ -385,7 +380,6 @@ class SQLiteOperator(QueueOperator):
     def _delete(self, numbers: Sequence[int], state: int) -> int:
         def delete(connection: Connection) -> int:
             deleted = 0
-            create_results(connection)
             for number in numbers:
                 if any(
                     connection.execute(statement, (number, state)).rowcount
