@@ -53,10 +53,11 @@ SELECT message_no, fence, {cast_columns("INTEGER", "beat_ms")},
 FROM beats WHERE message_no IN (SELECT value FROM json_each(?))
 """
 _ATTEMPTS = f"""
-SELECT {cast_columns("INTEGER", "attempt", "at_ms")},
+SELECT message_no, {cast_columns("INTEGER", "attempt", "at_ms")},
     {cast_columns("TEXT", "outcome", "reason", "detail")},
     ifnull(CAST(worker_id AS TEXT), '') AS worker_id
-FROM attempts LEFT JOIN workers USING (worker_no) WHERE message_no = ? ORDER BY entry_no
+FROM attempts LEFT JOIN workers USING (worker_no)
+WHERE message_no IN (SELECT value FROM json_each(?)) ORDER BY message_no, entry_no
 """
 _CHECKPOINTS = """
 SELECT CAST(value AS BLOB) AS value FROM checkpoints
@@ -127,10 +128,15 @@ def read_worker_id(database: Database, worker_no: int) -> str:
     return rows[0]["worker_id"] if rows else str(worker_no)
 
 
-def read_attempts(database: Database, message_no: int) -> tuple[PastAttempt, ...]:
-    """Return how the earlier attempts of a message ended, oldest first."""
-    rows = database.query(_ATTEMPTS, (message_no,))
-    return tuple(PastAttempt(at=to_utc(row.pop("at_ms") / 1000), **row) for row in rows)
+def read_histories(
+    database: Database, numbers: Sequence[int]
+) -> dict[int, tuple[PastAttempt, ...]]:
+    """Return how the earlier attempts of messages ended, oldest first, by their numbers."""
+    histories: dict[int, tuple[PastAttempt, ...]] = dict.fromkeys(numbers, ())
+    for row in database.query(_ATTEMPTS, (json.dumps(numbers),)):
+        at = to_utc(row.pop("at_ms") / 1000)
+        histories[row.pop("message_no")] += (PastAttempt(at=at, **row),)
+    return histories
 
 
 def read_checkpoint(database: Database, message_no: int, fence: int) -> Any:
@@ -157,6 +163,8 @@ def make_infos(
 ) -> list[MessageInfo]:
     """Describe rows of MESSAGE; if `deep`, with history and checkpoint."""
     beats = _read_beats(database, rows)
+    numbers = [row["message_no"] for row in rows]
+    histories = read_histories(database, numbers) if deep else {}
     return [
         MessageInfo(
             id=row["id"],
@@ -168,7 +176,7 @@ def make_infos(
             due_at=to_utc(row["at_ms"] / 1000) if state == PENDING else None,
             holder=_make_holder(row, lease_lengths, beats) if state == LEASED else None,
             reason=row["reason"] if state == FAILED else None,
-            past=read_attempts(database, number) if deep else (),
+            past=histories.get(number, ()),
             checkpoint=read_checkpoint(database, number, row["claims"]) if deep else None,
             body=parse_body(row["body"]),
         )

@@ -334,7 +334,7 @@ class SQLiteQueue(QueueManager[M]):
         return worker_no
 
     def _explain_exhausted(self, delivery: Delivery) -> str:
-        past = inspection.read_attempts(self._database, delivery.handle)
+        past = inspection.read_histories(self._database, [delivery.handle])[delivery.handle]
         return f"; the last: {past[-1].reason}" if past else ""
 
     # -- renewing and settling
