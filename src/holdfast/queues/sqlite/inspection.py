@@ -1,10 +1,9 @@
 """Reading a queue without changing it: counts and message infos for operators."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from holdfast.errors import QueueUnavailable, StoreUnavailable
@@ -18,7 +17,6 @@ from holdfast.store.sqlite.read_only import Reader, open_read_only
 from holdfast.store.sqlite.rows import cast_columns
 
 STATES = tuple(MessageState)  # in the order of their numbers in the schema
-_NO_LENGTHS: Mapping[int, int] = MappingProxyType({})
 # Each count is of one range of an index, which takes a third of the time of GROUP BY.
 IN_STATE = "FROM messages WHERE queue_no = ?1 AND state"
 _COUNT = f"""
@@ -43,15 +41,17 @@ _INTEGERS = cast_columns(
 )
 _TEXTS = cast_columns("TEXT", "id", "reason", "worker_id", "host")
 _FROM_MESSAGES = "FROM messages LEFT JOIN workers USING (worker_no)"
+_OF_CLAIM = "FROM beats WHERE beats.message_no = messages.message_no AND fence = claims"
+_SELECT = f"""
+SELECT message_no, state, {_INTEGERS}, {_TEXTS},
+    (SELECT CAST(lease_ms AS INTEGER) FROM worker_notes
+        WHERE worker_notes.worker_no = messages.worker_no) AS lease_ms,
+    (SELECT CAST(beat_ms AS INTEGER) {_OF_CLAIM}) AS beat_ms,
+    (SELECT CAST(progress AS REAL) {_OF_CLAIM}) AS progress
+"""
 # A body of 1 MiB is in pages of its own, which are not read here.
-_SELECT = f"SELECT message_no, state, worker_no, {_INTEGERS}, {_TEXTS}"
 MESSAGE_WITHOUT_BODY = f"{_SELECT}, NULL AS body {_FROM_MESSAGES}"
 MESSAGE = f"{_SELECT}, CAST(body AS BLOB) AS body {_FROM_MESSAGES}"
-_BEATS = f"""
-SELECT message_no, fence, {cast_columns("INTEGER", "beat_ms")},
-    {cast_columns("REAL", "progress")}
-FROM beats WHERE message_no IN (SELECT value FROM json_each(?))
-"""
 _ATTEMPTS = f"""
 SELECT message_no, {cast_columns("INTEGER", "attempt", "at_ms")},
     {cast_columns("TEXT", "outcome", "reason", "detail")},
@@ -112,15 +112,6 @@ def read_result(database: Reader, queue_no: int, message_id: str) -> Any:
     return next(_parse_values(rows), None)
 
 
-def _read_beats(database: Database, rows: Sequence[Row]) -> dict[tuple[int, int], Row]:
-    """Return the beats of the messages that are leased, by number and fence."""
-    leased = [row["message_no"] for row in rows if row["state"] == LEASED]
-    if not leased:
-        return {}
-    beats = database.query(_BEATS, (json.dumps(leased),))
-    return {(beat["message_no"], beat["fence"]): beat for beat in beats}
-
-
 def read_worker_id(database: Database, worker_no: int) -> str:
     """Return a worker's id in texts."""
     statement = f"SELECT {cast_columns('TEXT', 'worker_id')} FROM workers WHERE worker_no = ?"
@@ -154,15 +145,8 @@ def _parse_values(rows: Sequence[Row]) -> Iterator[Any]:
             yield json.loads(row["value"])
 
 
-def make_infos(
-    database: Database,
-    rows: Sequence[Row],
-    *,
-    deep: bool,
-    lease_lengths: Mapping[int, int] = _NO_LENGTHS,
-) -> list[MessageInfo]:
+def make_infos(database: Database, rows: Sequence[Row], *, deep: bool) -> list[MessageInfo]:
     """Describe rows of MESSAGE; if `deep`, with history and checkpoint."""
-    beats = _read_beats(database, rows)
     numbers = [row["message_no"] for row in rows]
     histories = read_histories(database, numbers) if deep else {}
     return [
@@ -174,7 +158,7 @@ def make_infos(
             fence=row["claims"],
             where=f"{database.path} message {number}",
             due_at=to_utc(row["at_ms"] / 1000) if state == PENDING else None,
-            holder=_make_holder(row, lease_lengths, beats) if state == LEASED else None,
+            holder=_make_holder(row) if state == LEASED else None,
             reason=row["reason"] if state == FAILED else None,
             past=histories.get(number, ()),
             checkpoint=read_checkpoint(database, number, row["claims"]) if deep else None,
@@ -184,11 +168,7 @@ def make_infos(
     ]
 
 
-def _make_holder(
-    row: Row, lease_lengths: Mapping[int, int], beats: Mapping[tuple[int, int], Row]
-) -> Holder:
-    lease_ms = lease_lengths.get(row["worker_no"])
-    beat = beats.get((row["message_no"], row["claims"]))
+def _make_holder(row: Row) -> Holder:
     return Holder(
         worker_id=row["worker_id"] or "",
         timestamp=to_utc((row["claimed_ms"] or 0) / 1000),
@@ -197,9 +177,9 @@ def _make_holder(
         host=row["host"] or "",
         pid=row["pid"] or 0,
         last_seen=to_utc(row["seen_ms"] / 1000) if row["seen_ms"] else None,
-        lease_seconds=lease_ms / 1000 if lease_ms else None,
-        beat_at=to_utc(beat["beat_ms"] / 1000) if beat else None,
-        progress=beat["progress"] if beat else None,
+        lease_seconds=row["lease_ms"] / 1000 if row["lease_ms"] else None,
+        beat_at=to_utc(row["beat_ms"] / 1000) if row["beat_ms"] is not None else None,
+        progress=row["progress"],
     )
 
 

@@ -43,10 +43,6 @@ _MAX_WORKERS = 1000
 _SEEN_LATELY_MS = 3_600_000
 # Pages begin after these positions. A time outside cannot be continued from.
 _FIRST, _LAST = (0, 0), (10**15, 0)
-_LEASE_LENGTHS = f"""
-SELECT worker_no, {cast_columns("INTEGER", "lease_ms")} FROM worker_notes
-ORDER BY worker_no DESC LIMIT ?
-"""
 _WORKERS = f"""
 SELECT {cast_columns("TEXT", "worker_id", "host", "version")},
     {cast_columns("INTEGER", "pid", "seen_ms", "started_ms")}
@@ -163,17 +159,11 @@ class SQLiteOperator(QueueOperator):
             [self._queue_no, STATES.index(state), *position, limit + 1],
         )
         page = rows[:limit]
-        lengths = self._read_lease_lengths() if state is MessageState.LEASED else {}
-        messages = make_infos(self._database, page, deep=False, lease_lengths=lengths)
+        messages = make_infos(self._database, page, deep=False)
         more = len(rows) > limit
         return MessagePage(
             messages, f"{page[-1]['at_ms']}-{page[-1]['message_no']}" if more else None
         )
-
-    def _read_lease_lengths(self) -> dict[int, int]:
-        """Return the length of the leases of each worker, in milliseconds."""
-        rows = self._database.query(_LEASE_LENGTHS, (_MAX_WORKERS,))
-        return {row["worker_no"]: row["lease_ms"] for row in rows}
 
     def workers(self) -> list[QueueWorker]:
         since_ms = self._read_ms() - _SEEN_LATELY_MS
