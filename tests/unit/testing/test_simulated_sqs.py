@@ -17,7 +17,6 @@ from support.sqs.calls import (
     extend,
     get_error_code,
     receive,
-    receive_bodies,
     receive_handle,
     send,
 )
@@ -84,20 +83,6 @@ def test_the_same_seed_gives_the_same_ids(manual_clock: ManualClock) -> None:
 
 
 # -- limits
-
-
-def test_too_many_in_flight_is_an_error_of_short_polls_only() -> None:
-    clock = ManualClock(auto_advance=True)
-    client = SimulatedSqs(clock, in_flight_limit=2).client()
-    url = create_queue(client)
-    for body in "abc":
-        send(client, url, body)
-    first = receive(client, url)
-    assert len(first) == 2
-    assert get_error_code(receive, client, url) == "OverLimit"
-    assert receive(client, url, WaitTimeSeconds=5) == []
-    delete(client, url, first[0]["ReceiptHandle"])
-    assert receive_bodies(client, url) == ["c"]
 
 
 def test_a_message_over_the_size_is_refused_attributes_counted(client: Client) -> None:

@@ -195,10 +195,8 @@ class ReceiveCalls:
         registry: QueueRegistry,
         clock: Clock,
         lock: AbstractContextManager[Any],
-        in_flight_limit: int,
     ) -> None:
         self._registry, self._clock, self._lock = registry, clock, lock
-        self._in_flight_limit = in_flight_limit
 
     def receive(self, region: str, params: dict[str, Any]) -> Response:
         """Handle ReceiveMessage."""
@@ -228,16 +226,10 @@ class ReceiveCalls:
                 queue.waiters.discard(waiter)
 
     def _take(self, queue: SimulatedQueue, request: ReceiveRequest) -> list[StoredMessage]:
-        queue.settle()
-        room = self._in_flight_limit - queue.in_flight
-        if room <= 0:
-            if request.wait_seconds or queue.settings.is_fifo:
-                return []
-            raise ServiceError("OverLimit", "Too many messages are in flight.")
         redrive = queue.settings.redrive
         dead_letters = self._registry.find_by_arn(redrive.target_arn) if redrive else None
         delivered, exhausted = queue.take(
-            min(request.limit, room),
+            request.limit,
             request.visibility_seconds,
             redrive.max_receives if redrive and dead_letters else float("inf"),
         )

@@ -28,7 +28,6 @@ from holdfast.testing.sqs.message_calls import (
 from holdfast.testing.sqs.queue import SimulatedQueue
 from holdfast.testing.sqs.registry import QueueRegistry, Response
 
-MAX_IN_FLIGHT = 120_000
 MAX_ENTRIES = 10
 
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -128,7 +127,6 @@ class SimulatedSqs:
         *,
         stale_handles: StaleHandles = "strict",
         seed: int = 0,
-        in_flight_limit: int = MAX_IN_FLIGHT,
     ) -> None:
         if stale_handles not in ("strict", "ignored", "effective"):
             raise ValueError(
@@ -140,7 +138,7 @@ class SimulatedSqs:
         self._lock = RLock()
         self._ids = IdSource(seed)
         self._registry = registry = QueueRegistry(clock, self._ids)
-        receiving = ReceiveCalls(registry, clock, self._lock, in_flight_limit)
+        receiving = ReceiveCalls(registry, clock, self._lock)
         receipts = ReceiptCalls(stale_handles)
         self._receive = receiving.receive
         self._on_region: dict[str, Callable[[str, dict[str, Any]], Response]] = {
@@ -184,8 +182,6 @@ class SimulatedSqs:
     ) -> Response:
         """Serve one request, with the fault that is scripted for it."""
         self._record(operation, request)
-        endpoint, timeout = client.meta.endpoint_url, client.read_timeout_seconds
-        self.faults.wait_while_frozen(endpoint, timeout)
         fault = self.faults.take_fault(operation)
         try:
             if isinstance(fault, CallFailure):
@@ -193,7 +189,9 @@ class SimulatedSqs:
             response = self._perform(operation, request, client.meta.region_name, fault)
         except ServiceError as refusal:
             raise refusal.as_client_error(operation, self._request_id()) from None
-        self.faults.delay_or_lose_reply(fault, endpoint, timeout)
+        self.faults.delay_or_lose_reply(
+            fault, client.meta.endpoint_url, client.read_timeout_seconds
+        )
         return {**response, "ResponseMetadata": make_response_metadata(200, self._request_id())}
 
     def _record(self, operation: str, request: dict[str, Any]) -> None:
