@@ -522,5 +522,3 @@ def test_attributes_change_what_comes_after(ground: Ground, client: Any, url: st
     receive_handle(client, url)
     ground.advance(6)
     assert len(receive(client, url)) == 1
-    unknown = {"QueueUrl": url, "AttributeNames": ["Colour"]}
-    assert get_refusal(client.get_queue_attributes, **unknown) == "InvalidAttributeName"

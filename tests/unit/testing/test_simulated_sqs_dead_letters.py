@@ -84,16 +84,6 @@ def test_a_purged_queue_remembers_no_deduplication_id(client: Client) -> None:
     assert receive_bodies(client, url) == ["once"]
 
 
-def test_deduplication_is_over_the_queue_or_over_each_group(client: Client) -> None:
-    whole = create_queue(client, "whole.fifo")
-    each = create_queue(client, "each.fifo", DeduplicationScope="messageGroup")
-    for url in (whole, each):
-        for group in ("a", "b"):
-            send_fifo(client, url, "x", group)
-    assert len(receive(client, whole)) == 1
-    assert len(receive(client, each)) == 2
-
-
 def test_a_fifo_queue_delays_all_or_none(client: Client, manual_clock: ManualClock) -> None:
     url = create_queue(client, "letters.fifo", DelaySeconds=5)
     assert (

@@ -129,13 +129,6 @@ def missing_parameter_error(parameter: str) -> ServiceError:
     )
 
 
-def check_names(names: list[str], known: frozenset[str]) -> list[str]:
-    """Return the names of attributes. Raises ServiceError for one that is not known."""
-    if unknown := [name for name in names if name not in known]:
-        raise ServiceError("InvalidAttributeName", f"Unknown Attribute {unknown[0]}.")
-    return names
-
-
 def read_number(params: Mapping[str, Any], name: str, default: int) -> int:
     """Return a number of a request, or the default. Raises ServiceError if out of range."""
     if (value := params.get(name)) is None:

@@ -25,7 +25,6 @@ from holdfast.testing.sqs.errors import (
     MESSAGE_GONE,
     NOT_IN_FLIGHT,
     ServiceError,
-    check_names,
     invalid_value_error,
     missing_parameter_error,
     out_of_range_error,
@@ -33,7 +32,6 @@ from holdfast.testing.sqs.errors import (
     sqs_error,
 )
 from holdfast.testing.sqs.message import (
-    SYSTEM_ATTRIBUTES,
     IdSource,
     StoredMessage,
     compute_md5,
@@ -264,7 +262,7 @@ def _parse_request(queue: SimulatedQueue, params: dict[str, Any]) -> ReceiveRequ
         wait_seconds=read_number(
             params, "WaitTimeSeconds", get_default("ReceiveMessageWaitTimeSeconds")
         ),
-        system_attributes=tuple(check_names(names, frozenset({*SYSTEM_ATTRIBUTES, "All"}))),
+        system_attributes=tuple(names),
         own_attributes=tuple(params.get("MessageAttributeNames") or ()),
     )
 

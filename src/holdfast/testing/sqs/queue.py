@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from threading import Event
 
 from holdfast.lease.clock import Clock
-from holdfast.testing.sqs.errors import ServiceError, check_names, out_of_range_error
+from holdfast.testing.sqs.errors import out_of_range_error
 from holdfast.testing.sqs.message import IdSource, StoredMessage
 
 DEDUPLICATION_SECONDS = 300.0
@@ -28,24 +28,6 @@ _DEFAULTS = {
     "SqsManagedSseEnabled": "true",
     "VisibilityTimeout": "30",
 }
-_FIFO_DEFAULTS = {
-    "ContentBasedDeduplication": "false",
-    "DeduplicationScope": "queue",
-    "FifoThroughputLimit": "perQueue",
-}
-_RANGES = {
-    "DelaySeconds": (0, 900),
-    "MaximumMessageSize": (1024, 1_048_576),
-    "MessageRetentionPeriod": (60, 1_209_600),
-    "ReceiveMessageWaitTimeSeconds": (0, 20),
-    "VisibilityTimeout": (0, 43_200),
-}
-# Stored and shown, without an effect here.
-_WITHOUT_EFFECT = frozenset(
-    {"KmsDataKeyReusePeriodSeconds", "KmsMasterKeyId", "Policy", "RedriveAllowPolicy"}
-)
-_FIFO_ONLY = frozenset({*_FIFO_DEFAULTS, "FifoQueue"})
-SETTABLE = frozenset({*_DEFAULTS, *_FIFO_ONLY, *_WITHOUT_EFFECT, "RedrivePolicy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +40,21 @@ class RedrivePolicy:
 
 @dataclass(frozen=True, slots=True)
 class QueueAttributes:
-    """Checked attributes as strings, the form that AWS accepts and returns."""
+    """Attributes as strings, the form that AWS accepts and returns."""
 
     texts: Mapping[str, str]
 
     @classmethod
     def of(cls, attributes: Mapping[str, str]) -> "QueueAttributes":
         """Return the attributes of a new queue, with the defaults filled in."""
-        fifo = attributes.get("FifoQueue") == "true"
-        return cls(_DEFAULTS | (_FIFO_DEFAULTS if fifo else {})).changed(
-            attributes, is_new=True
-        )
+        return cls(_DEFAULTS).changed(attributes)
 
-    def changed(
-        self, attributes: Mapping[str, str], *, is_new: bool = False
-    ) -> "QueueAttributes":
-        """Return the attributes with these changes; an empty string removes an attribute."""
+    def changed(self, attributes: Mapping[str, str]) -> "QueueAttributes":
+        """Return the attributes with these changes; an empty string removes an attribute.
+
+        Neither names nor values are checked, except those of a redrive policy.
+        """
         texts = {**self.texts, **attributes}
-        for name, value in attributes.items():
-            _check(name, value, is_fifo=texts.get("FifoQueue") == "true", is_new=is_new)
         after = QueueAttributes({name: value for name, value in texts.items() if value != ""})
         after.redrive  # noqa: B018  # refuses a policy that cannot be read
         return after
@@ -109,22 +87,6 @@ class QueueAttributes:
         return RedrivePolicy(str(target), count)
 
 
-def _check(name: str, value: str, *, is_fifo: bool, is_new: bool) -> None:
-    check_names([name], SETTABLE if is_fifo else SETTABLE - _FIFO_ONLY)
-    if name == "FifoQueue" and not (is_new and value == "true"):
-        raise _invalid_attribute_error(name, " Reason: Modifying queue type is not supported.")
-    if name in _RANGES and value != "":
-        low, high = _RANGES[name]
-        if not value.isdecimal() or not low <= int(value) <= high:
-            raise _invalid_attribute_error(name)
-
-
-def _invalid_attribute_error(name: str, reason: str = "") -> ServiceError:
-    return ServiceError(
-        "InvalidAttributeValue", f"Invalid value for the parameter {name}.{reason}"
-    )
-
-
 class SimulatedQueue:
     """One queue. It is not thread-safe; the caller must hold the service's lock."""
 
@@ -140,7 +102,6 @@ class SimulatedQueue:
         self.name, self.region = name, region
         self.arn = f"arn:aws:sqs:{region}:{account}:{name}"
         self.url = f"https://sqs.{region}.amazonaws.com/{account}/{name}"
-        self._stamps: dict[str, str] = {}
         self.waiters: set[Event] = set()
         self._clock, self._ids = clock, ids
         self._messages: dict[int, StoredMessage] = {}
@@ -152,7 +113,7 @@ class SimulatedQueue:
         self._in_flight: set[int] = set()
         self._groups: dict[str, dict[int, None]] = {}  # FIFO: each group's messages, in order
         # FIFO: the first message with a deduplication id, and until when it counts
-        self._sent: dict[tuple[str, str], tuple[StoredMessage, float]] = {}
+        self._sent: dict[str, tuple[StoredMessage, float]] = {}
         self._numbers = 0
         self.configure(settings)
 
@@ -171,9 +132,6 @@ class SimulatedQueue:
     def configure(self, settings: QueueAttributes) -> None:
         """Change the attributes that can be set."""
         self.settings = settings
-        stamp = str(self.wall_ms // 1000)
-        self._stamps = {"CreatedTimestamp": stamp, **self._stamps}
-        self._stamps["LastModifiedTimestamp"] = stamp
         self.wake()
 
     def measure(self) -> dict[str, str]:
@@ -184,7 +142,6 @@ class SimulatedQueue:
             "ApproximateNumberOfMessages": str(ready),
             "ApproximateNumberOfMessagesDelayed": str(delayed),
             "ApproximateNumberOfMessagesNotVisible": str(self.in_flight),
-            **self._stamps,
             "QueueArn": self.arn,
         }
 
@@ -209,12 +166,11 @@ class SimulatedQueue:
         """
         if not self.settings.is_fifo:
             return self.add(message)
-        by_group = self.settings.texts.get("DeduplicationScope") == "messageGroup"
-        key = message.group_id if by_group else "", message.deduplication_id
-        sent, until = self._sent.get(key, (message, self.now))
+        sent, until = self._sent.get(message.deduplication_id, (message, self.now))
         if until <= self.now:
             sent = self.add(message)
-            self._sent[key] = sent, self.now + DEDUPLICATION_SECONDS
+            until = self.now + DEDUPLICATION_SECONDS
+            self._sent[message.deduplication_id] = sent, until
         return sent
 
     # -- receiving

@@ -7,12 +7,11 @@ from holdfast.lease.clock import Clock
 from holdfast.testing.sqs.errors import (
     QUEUE_MISSING,
     ServiceError,
-    check_names,
     invalid_value_error,
     out_of_range_error,
 )
 from holdfast.testing.sqs.message import IdSource
-from holdfast.testing.sqs.queue import SETTABLE, QueueAttributes, SimulatedQueue
+from holdfast.testing.sqs.queue import QueueAttributes, SimulatedQueue
 
 ACCOUNT = "123456789012"
 
@@ -95,10 +94,8 @@ class QueueRegistry:
 
     def get_attributes(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle GetQueueAttributes."""
-        measured = queue.measure()
-        known = frozenset({*SETTABLE, *measured, "All"})
-        names = check_names(params.get("AttributeNames") or [], known)
-        all_attributes = {**queue.settings.texts, **measured}
+        names = params.get("AttributeNames") or ()
+        all_attributes = {**queue.settings.texts, **queue.measure()}
         selected = {n: v for n, v in all_attributes.items() if n in names or "All" in names}
         return {"Attributes": selected} if selected else {}
 
