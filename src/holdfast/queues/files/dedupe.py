@@ -33,7 +33,6 @@ ID_LOCK_TIMEOUT_SECONDS = (
 )
 _FIRST_PAUSE_SECONDS = 0.001
 _MAX_PAUSE_SECONDS = 0.05
-_UNKNOWN = ""  # the key of an entry that is in the place of a record but is not a record
 # A task that moves while the folders are listed can be missed. It is not missed three times
 # in a row, because it would have to move back and forth between the same listings each time.
 LISTING_PASSES = 3
@@ -110,9 +109,9 @@ class DedupeIndex:
         return tails
 
     def read_key(self, id_hash: str) -> str | None:
-        """Return the key that the id's record names.
+        """Return the key that the id's record names, or None if it has no record.
 
-        Returns None without a record, and "" if something else is in its place.
+        Something else in the place of a record counts as none.
         """
         try:
             text = self._directory.fs.readlink(_format_path(id_hash), dir_fd=self._directory.fd)
@@ -120,29 +119,18 @@ class DedupeIndex:
             return None
         except OSError as error:
             if error.errno == errno.EINVAL:  # not a symlink
-                return _UNKNOWN
+                return None
             raise
         is_key = layout.KEY.fullmatch(text) and layout.has_hash(text, id_hash)
-        return text if is_key else _UNKNOWN
+        return text if is_key else None
 
     def is_taken(self, id_hash: str) -> bool:
         """With the id lock: return whether a task of this id exists that is not dead."""
         key = self.read_key(id_hash)
-        if key is None:
-            return False
-        if key == _UNKNOWN:
-            return self._has_live_task(id_hash)
-        if self._directory.exists(f"tmp/{key}"):
+        if key is None or self._directory.exists(f"tmp/{key}"):
             return False
         is_marked = any(map(self._directory.exists, _format_mark_paths(key)))
         return not (is_marked and self.find_dead({key}))
-
-    def _has_live_task(self, id_hash: str) -> bool:
-        return any(
-            layout.has_hash(key, id_hash)
-            for _ in range(LISTING_PASSES)
-            for key in self.list_live_keys()
-        )
 
     def find_dead(self, keys: set[str]) -> dict[str, str]:
         """Find the dead letters of these keys; return their paths by key."""

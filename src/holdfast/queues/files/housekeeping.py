@@ -182,8 +182,7 @@ class Housekeeping:
             if not suspects:
                 break
             live = set(self._dedupe.list_live_keys())
-            live.update([key[10:] for key in live])  # for records that do not name a key
-            suspects = {h: key for h, key in suspects.items() if (key or h[:8]) not in live}
+            suspects = {h: key for h, key in suspects.items() if key not in live}
             dead |= self._dedupe.find_dead(set(suspects.values()))
         return suspects, dead
 
@@ -193,7 +192,7 @@ class Housekeeping:
             for id_hash in self._dedupe.list_hashes()
             if (key := self._dedupe.read_key(id_hash)) is not None
             and key not in live
-            and not (key and self._directory.exists(f"tmp/{key}"))
+            and not self._directory.exists(f"tmp/{key}")
         }
 
     def _free(self, id_hash: str, key: str, dead_path: str | None) -> bool:

@@ -161,23 +161,6 @@ def test_litter_in_the_place_of_a_record_does_not_take_its_id(
 
 
 @everything_found
-def test_a_live_task_keeps_its_id_when_litter_replaces_its_record(
-    fast_path: Path, kind: str
-) -> None:
-    ground, outside = Ground(fast_path / "root", dedupe=True), outside_of(fast_path)
-    queue, outside_before = ground.queue(), snapshot(outside)
-    queue.push(make_message("a"))
-    replaced(ground, hash_id("a"), kind, outside)
-    for _ in range(2):
-        queue.push(make_message("a"))
-        ground.queue().push(make_message("a"))
-        queue.operator.sweep()
-        assert states(ground) in (["pending"], ["leased"])
-        queue.poll()
-    assert snapshot(outside) == outside_before
-
-
-@everything_found
 @pytest.mark.parametrize("mark", ["dead", "redrive"])
 def test_litter_in_the_place_of_a_mark_neither_frees_nor_blocks_an_id(
     fast_path: Path, kind: str, mark: str
