@@ -55,17 +55,6 @@ def test_an_error_looks_as_boto3_shows_it(client: Client) -> None:
     assert error.response["ResponseMetadata"]["HTTPStatusCode"] == 400
 
 
-def test_a_client_sees_the_queues_of_its_region(
-    client: Client, simulated_sqs: SimulatedSqs, url: str
-) -> None:
-    elsewhere = simulated_sqs.client("eu-central-1")
-    assert elsewhere.meta.region_name == "eu-central-1"
-    assert elsewhere.meta.endpoint_url == "https://sqs.eu-central-1.amazonaws.com"
-    assert get_error_code(receive, elsewhere, url) == "AWS.SimpleQueueService.NonExistentQueue"
-    assert elsewhere.list_queues().get("QueueUrls") is None
-    assert client.list_queues()["QueueUrls"] == [url]
-
-
 def test_a_url_of_another_account_is_not_this_queue(client: Client, url: str) -> None:
     foreign = url.replace("123456789012", "999999999999")
     assert get_error_code(receive, client, foreign) == "AWS.SimpleQueueService.NonExistentQueue"

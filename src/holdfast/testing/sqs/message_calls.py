@@ -196,17 +196,17 @@ class ReceiveCalls:
     ) -> None:
         self._registry, self._clock, self._lock = registry, clock, lock
 
-    def receive(self, region: str, params: dict[str, Any]) -> Response:
+    def receive(self, params: dict[str, Any]) -> Response:
         """Handle ReceiveMessage."""
         with self._lock:
-            request = _parse_request(self._registry.find(region, params["QueueUrl"]), params)
+            request = _parse_request(self._registry.find(params["QueueUrl"]), params)
         deadline = self._clock.monotonic() + request.wait_seconds
         while True:
             waiter = Event()
             with self._lock:
                 now = self._clock.monotonic()
                 # Looked up each time, because it may be deleted during the wait.
-                queue = self._registry.find(region, params["QueueUrl"])
+                queue = self._registry.find(params["QueueUrl"])
                 if (messages := self._take(queue, request)) or now >= deadline:
                     system, own = request.system_attributes, request.own_attributes
                     selected = [message.to_response(system, own) for message in messages]

@@ -99,7 +99,7 @@ class SimulatedQueue:
         clock: Clock,
         ids: IdSource,
     ) -> None:
-        self.name, self.region = name, region
+        self.name = name
         self.arn = f"arn:aws:sqs:{region}:{account}:{name}"
         self.url = f"https://sqs.{region}.amazonaws.com/{account}/{name}"
         self.waiters: set[Event] = set()

@@ -1,4 +1,4 @@
-"""The queues of all regions, by name: create, find, configure and delete."""
+"""The queues by name: create, find, configure and delete."""
 
 import re
 from typing import Any
@@ -14,6 +14,7 @@ from holdfast.testing.sqs.message import IdSource
 from holdfast.testing.sqs.queue import QueueAttributes, SimulatedQueue
 
 ACCOUNT = "123456789012"
+REGION = "us-east-1"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
 
@@ -26,24 +27,23 @@ class QueueRegistry:
 
     def __init__(self, clock: Clock, ids: IdSource) -> None:
         self._clock, self._ids = clock, ids
-        self._queues: dict[tuple[str, str], SimulatedQueue] = {}
+        self._queues: dict[str, SimulatedQueue] = {}
 
     # -- finding
 
-    def find(self, region: str, url: str) -> SimulatedQueue:
-        """Return the queue with this URL in the client's region; raise if there is none."""
-        queue = self._queues.get((region, url.rsplit("/", 1)[-1]))
+    def find(self, url: str) -> SimulatedQueue:
+        """Return the queue with this URL; raise if there is none."""
+        queue = self._queues.get(url.rsplit("/", 1)[-1])
         # A bare name is enough. A URL must be this queue's, including region and account.
         if queue is None or url not in (queue.name, queue.url):
             raise ServiceError(*QUEUE_MISSING)
         return queue
 
     def find_by_name(self, name: str) -> SimulatedQueue:
-        """Return the queue with this name in any region. Only for tests."""
-        for (_, queue_name), queue in self._queues.items():
-            if queue_name == name:
-                return queue
-        raise ValueError(f"there is no queue {name!r}")
+        """Return the queue with this name. Only for tests."""
+        if name not in self._queues:
+            raise ValueError(f"there is no queue {name!r}")
+        return self._queues[name]
 
     def find_by_arn(self, arn: str) -> SimulatedQueue | None:
         """Return the queue with this ARN, or None."""
@@ -51,39 +51,36 @@ class QueueRegistry:
 
     # -- operations
 
-    def create(self, region: str, params: Params) -> Response:
+    def create(self, params: Params) -> Response:
         """Handle CreateQueue."""
         name, attributes = params["QueueName"], params.get("Attributes") or {}
         _check_name(name, is_fifo=attributes.get("FifoQueue") == "true")
         settings = QueueAttributes.of(attributes)
-        if (existing := self._queues.get((region, name))) is not None:
+        if (existing := self._queues.get(name)) is not None:
             return {"QueueUrl": _check_unchanged(existing, attributes).url}
         self._check_redrive(settings)
-        queue = SimulatedQueue(name, region, ACCOUNT, settings, self._clock, self._ids)
-        self._queues[region, name] = queue
+        queue = SimulatedQueue(name, REGION, ACCOUNT, settings, self._clock, self._ids)
+        self._queues[name] = queue
         return {"QueueUrl": queue.url}
 
     def delete(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle DeleteQueue."""
-        del self._queues[queue.region, queue.name]
+        del self._queues[queue.name]
         queue.wake()
         return {}
 
-    def get_url(self, region: str, params: Params) -> Response:
+    def get_url(self, params: Params) -> Response:
         """Handle GetQueueUrl."""
-        queue = self._queues.get((region, params["QueueName"]))
+        queue = self._queues.get(params["QueueName"])
         if queue is None or params.get("QueueOwnerAWSAccountId", ACCOUNT) != ACCOUNT:
             raise ServiceError(*QUEUE_MISSING)
         return {"QueueUrl": queue.url}
 
-    def list_all(self, region: str, params: Params) -> Response:
+    def list_all(self, params: Params) -> Response:
         """Handle ListQueues."""
         prefix = params.get("QueueNamePrefix") or ""
-        urls = sorted(
-            queue.url
-            for (known_region, name), queue in self._queues.items()
-            if known_region == region and name.startswith(prefix)
-        )
+        found = (q for name, q in self._queues.items() if name.startswith(prefix))
+        urls = sorted(queue.url for queue in found)
         start = int(params.get("NextToken") or 0)
         end = start + (params.get("MaxResults") or 1000)
         response: Response = {"QueueUrls": urls[start:end]} if urls[start:end] else {}
