@@ -326,7 +326,6 @@ def _find_message(
     queue: SimulatedQueue, entry: dict[str, Any]
 ) -> tuple[int, StoredMessage | None]:
     """Return the message of a receipt with its number, or None if it is gone."""
-    queue.settle()
     if (number := queue.receipts.get(entry["ReceiptHandle"])) is None:
         raise ServiceError(*INVALID_HANDLE)
     return number, queue.get(number)

@@ -4,14 +4,14 @@
                            ^          |
                            +----------+  its visibility expired, or was set to 0
 
-A message is hidden until `visible_at`, for any reason. The heaps only say which message to
-check next. The message's own record decides, so entries of earlier states are harmless.
+A message is hidden until `visible_at`, for any reason: it is delayed if it has no receipt
+handle yet, and in flight otherwise. Messages are kept in the order in which they were added.
 """
 
-import heapq
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from threading import Event
 
 from holdfast.lease.clock import Clock
@@ -104,17 +104,13 @@ class SimulatedQueue:
         self.url = f"https://sqs.{region}.amazonaws.com/{account}/{name}"
         self.waiters: set[Event] = set()
         self._clock, self._ids = clock, ids
-        self._messages: dict[int, StoredMessage] = {}
+        self._messages: dict[int, StoredMessage] = {}  # by number, oldest first
         self.receipts: dict[str, int] = {}
         """The number of the message that each receipt handle stands for."""
-        self._ready: list[int] = []
-        self._hidden: list[tuple[float, int]] = []
-        self._ages: list[tuple[float, int]] = []
-        self._in_flight: set[int] = set()
-        self._groups: dict[str, dict[int, None]] = {}  # FIFO: each group's messages, in order
         # FIFO: the first message with a deduplication id, and until when it counts
         self._sent: dict[str, tuple[StoredMessage, float]] = {}
         self._numbers = 0
+        self._oldest_sent_at = inf  # or earlier, if that message is gone
         self.configure(settings)
 
     @property
@@ -136,12 +132,13 @@ class SimulatedQueue:
 
     def measure(self) -> dict[str, str]:
         """Return the attributes that the queue reports."""
-        ready = sum(1 for _ in self.ready_messages())
-        delayed = len(self._messages) - ready - self.in_flight
+        now = self._remove_old()
+        hidden = [message for message in self._messages.values() if message.visible_at > now]
+        in_flight = sum(message.handle != "" for message in hidden)
         return {
-            "ApproximateNumberOfMessages": str(ready),
-            "ApproximateNumberOfMessagesDelayed": str(delayed),
-            "ApproximateNumberOfMessagesNotVisible": str(self.in_flight),
+            "ApproximateNumberOfMessages": str(len(self._messages) - len(hidden)),
+            "ApproximateNumberOfMessagesDelayed": str(len(hidden) - in_flight),
+            "ApproximateNumberOfMessagesNotVisible": str(in_flight),
             "QueueArn": self.arn,
         }
 
@@ -152,10 +149,9 @@ class SimulatedQueue:
         number = self._numbers = self._numbers + 1
         if self.settings.is_fifo:
             message = replace(message, sequence_number=f"{number:020d}")
-            self._groups.setdefault(message.group_id, {})[number] = None
         self._messages[number] = message
-        heapq.heappush(self._ages, (message.sent_at, number))
-        self._hide(number, message)
+        self._oldest_sent_at = min(self._oldest_sent_at, message.sent_at)
+        self.wake()
         return message
 
     def add_once(self, message: StoredMessage) -> StoredMessage:
@@ -180,136 +176,94 @@ class SimulatedQueue:
     ) -> tuple[list[StoredMessage], list[StoredMessage]]:
         """Deliver up to `limit` messages, and remove those with `max_receives` receives.
 
-        Returns the messages that were delivered, and those that were removed.
+        Returns the messages that were delivered, and those that were removed. A group of a
+        FIFO queue is delivered in order, so a hidden message holds back those after it.
         """
-        now = self.settle()
+        now = self._remove_old()
         delivered: list[StoredMessage] = []
-        exhausted: list[StoredMessage] = []
-        numbers, passed_over = set[int](), []
-        while self._ready and len(delivered) < limit:
-            number = heapq.heappop(self._ready)
-            if number in numbers or not self._is_deliverable(number, now):
+        exhausted: list[int] = []
+        held_groups = set[str]()
+        for number, message in self._messages.items():
+            if len(delivered) == limit:
+                break
+            if message.group_id in held_groups:
                 continue
-            if not self._is_its_turn(number, numbers):
-                passed_over.append(number)
-            elif self._messages[number].receives >= max_receives:
-                exhausted.append(self.pop(number))
+            if message.visible_at > now and not message.is_doubled:
+                if self.settings.is_fifo:
+                    held_groups.add(message.group_id)
+            elif message.receives >= max_receives:
+                exhausted.append(number)
             else:
-                numbers.add(number)
                 delivered.append(self._deliver(number, now, now + visibility_seconds))
-        for number in passed_over:
-            heapq.heappush(self._ready, number)
-        return delivered, exhausted
-
-    def _is_deliverable(self, number: int, now: float) -> bool:
-        message = self._messages.get(number)
-        return message is not None and (message.is_doubled or message.visible_at <= now)
-
-    def _is_its_turn(self, number: int, taken: set[int]) -> bool:
-        """Return whether a FIFO group has no earlier message left, except in this receive."""
-        if not self.settings.is_fifo:
-            return True
-        group = self._groups[self._messages[number].group_id]
-        return next(waiting for waiting in group if waiting not in taken) == number
+        return delivered, [self._messages.pop(number) for number in exhausted]
 
     def _deliver(self, number: int, now: float, until: float) -> StoredMessage:
         handle = self._ids.make_handle()
         message = self._messages[number].received(handle, now, self.wall_ms, until)
         self._messages[number] = message
         self.receipts[handle] = number
-        self._in_flight.add(number)
-        self._hide(number, message)
+        self.wake()
         return message
 
     # -- by number
 
     def get(self, number: int) -> StoredMessage | None:
         """Return the message, or None if it was deleted, purged or moved, or is too old."""
+        self._remove_old()
         return self._messages.get(number)
 
     def delete(self, number: int) -> None:
         """Delete the message."""
-        self.pop(number)
+        del self._messages[number]
         self.wake()  # the next message of its group may be deliverable
 
     def hide(self, number: int, until: float) -> None:
         """Hide the message until then."""
-        message = self._messages[number] = replace(self._messages[number], visible_at=until)
-        self._in_flight.add(number)
-        self._hide(number, message)
+        self._messages[number] = replace(self._messages[number], visible_at=until)
+        self.wake()
 
     # -- all messages
 
-    def settle(self) -> float:
-        """Apply the time, and return it.
-
-        Messages that are too old are removed, and those no longer hidden are shown.
-        """
+    def _remove_old(self) -> float:
+        """Remove the messages that are too old, and return the time."""
         now = self.now
-        retention_seconds = self.settings.get_number("MessageRetentionPeriod")
-        while self._ages and self._ages[0][0] + retention_seconds <= now:
-            _, number = heapq.heappop(self._ages)
-            if number in self._messages:
-                self.pop(number)
-        while self._hidden and self._hidden[0][0] <= now:
-            until, number = heapq.heappop(self._hidden)
-            if number in self._messages and self._messages[number].visible_at == until:
-                self._in_flight.discard(number)
-                heapq.heappush(self._ready, number)
+        sent_before = now - self.settings.get_number("MessageRetentionPeriod")
+        if self._oldest_sent_at <= sent_before:
+            self._messages = {
+                number: message
+                for number, message in self._messages.items()
+                if message.sent_at > sent_before
+            }
+            ages = (message.sent_at for message in self._messages.values())
+            self._oldest_sent_at = min(ages, default=inf)
         return now
 
     def next_change_at(self) -> float:
-        """Return when the next hidden message may become visible."""
-        return self._hidden[0][0] if self._hidden else float("inf")
-
-    @property
-    def in_flight(self) -> int:
-        """The number of messages in flight."""
-        return len(self._in_flight)
-
-    def ready_messages(self) -> Iterator[tuple[int, StoredMessage]]:
-        """Yield the visible messages with their numbers, in order."""
-        now = self.settle()
-        for number, message in sorted(self._messages.items()):
-            if message.visible_at <= now:
-                yield number, message
+        """Return when the next hidden message becomes visible."""
+        now = self.now
+        hidden = (m.visible_at for m in self._messages.values() if m.visible_at > now)
+        return min(hidden, default=inf)
 
     def mark_for_redelivery(self, message_id: str | None) -> int:
         """Make messages in flight deliverable once more, and return their number."""
-        self.settle()
+        now = self._remove_old()
         doubled = [
             number
-            for number in sorted(self._in_flight)
-            if message_id in (None, self._messages[number].message_id)
+            for number, message in self._messages.items()
+            if message.visible_at > now and message.handle
+            if message_id in (None, message.message_id)
         ]
         for number in doubled:
             self._messages[number] = replace(self._messages[number], is_doubled=True)
-            heapq.heappush(self._ready, number)
         self.wake()
         return len(doubled)
 
     def clear(self) -> None:
         """Remove all messages and deduplication ids."""
-        for number in list(self._messages):
-            self.pop(number)
+        self._messages.clear()
         self._sent.clear()
 
     def wake(self) -> None:
         """Let long polls check the queue again."""
         for waiter in self.waiters:
             waiter.set()
-
-    def _hide(self, number: int, message: StoredMessage) -> None:
-        heapq.heappush(self._hidden, (message.visible_at, number))
-        self.wake()
-
-    def pop(self, number: int) -> StoredMessage:
-        """Remove a message without delivering it, and return it."""
-        message = self._messages.pop(number)
-        self._in_flight.discard(number)
-        if self.settings.is_fifo:
-            group = self._groups[message.group_id]
-            del group[number]
-            if not group:
-                del self._groups[message.group_id]
-        return message
