@@ -105,7 +105,7 @@ class QueueOperator:
 
         states = MessageState if state is None else (state,)
         messages = self.scan(states, with_history=error is not None)
-        yield from islice(select_messages(messages, where, error, on_progress), limit)
+        return islice(select_messages(messages, where, error, on_progress), limit)
 
     def scan(
         self, states: Iterable[MessageState], *, with_history: bool
