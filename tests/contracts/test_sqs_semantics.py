@@ -406,26 +406,6 @@ def test_a_message_received_too_often_becomes_a_dead_letter(
     assert named is ground.is_exact
 
 
-def test_dead_letters_know_whose_they_are(client: Any) -> None:
-    url, dead = create_queue_with_dead_letters(client, max_receives=1)
-    assert client.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [url]
-
-
-def test_dead_letters_can_be_moved_back(ground: Ground, client: Any) -> None:
-    url, dead = create_queue_with_dead_letters(client, max_receives=1)
-    send(client, url, "again")
-    receive(client, url)
-    ground.advance(31)
-    receive(client, url)
-    source = get_arn(client, dead)
-    if not ground.is_exact:
-        with pytest.raises(Exception):  # noqa: B017  # moto has no such operation
-            client.start_message_move_task(SourceArn=source)
-        return
-    client.start_message_move_task(SourceArn=source)
-    assert receive_bodies(client, url) == ["again"]
-
-
 def test_a_redrive_policy_needs_a_target_and_a_count(client: Any, url: str) -> None:
     for policy in ({"maxReceiveCount": 3}, {"deadLetterTargetArn": get_arn(client, url)}):
         attributes = {"RedrivePolicy": json.dumps(policy)}
@@ -542,5 +522,3 @@ def test_attributes_change_what_comes_after(ground: Ground, client: Any, url: st
     receive_handle(client, url)
     ground.advance(6)
     assert len(receive(client, url)) == 1
-    unknown = {"QueueUrl": url, "AttributeNames": ["Colour"]}
-    assert get_refusal(client.get_queue_attributes, **unknown) == "InvalidAttributeName"

@@ -52,13 +52,10 @@ _SHAPES: Mapping[str, dict[str, _Shape]] = {
     "delete_message_batch": _BATCH,
     "get_queue_attributes": {"Attributes": dict},
     "get_queue_url": {"QueueUrl": str},
-    "list_dead_letter_source_queues": {"queueUrls": [str]},
-    "list_message_move_tasks": {"Results": [{"Status": str}]},
     "list_queues": {"QueueUrls": _Optional([str])},
     "receive_message": {"Messages": _Optional([_MESSAGE])},
     "send_message": _SENT,
     "send_message_batch": {"Successful": _Optional([{"Id": str, **_SENT}]), "Failed": _FAILED},
-    "start_message_move_task": {"TaskHandle": _MAYBE_TEXT},
     # DynamoDB
     "batch_get_item": {"Responses": dict, "UnprocessedKeys": _MAYBE_DICT},
     "batch_write_item": {"UnprocessedItems": _MAYBE_DICT},

@@ -19,7 +19,6 @@ from holdfast.aws.errors import (
 )
 from holdfast.doctor.checks import CheckFailed, CheckResult, fail, grade, ok, run_checks, warn
 from holdfast.errors import HoldfastError
-from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.queues.settings import SqsSettings
 from holdfast.queues.sqs.address import parse_address
 from holdfast.queues.sqs.dead_letters import SQSDeadLetters
@@ -87,7 +86,6 @@ def examine_sqs_queue(
     *,
     client: Any = None,
     lambda_client: Any = None,
-    clock: Clock = SYSTEM_CLOCK,
 ) -> Iterator[CheckResult]:
     """Check a queue for workers with these settings, and return the results one by one.
 
@@ -95,7 +93,7 @@ def examine_sqs_queue(
     cannot be made, because every check needs it.
     """
     queue = QueueClient(parse_address(address), settings.lease_seconds, client)
-    letters = SQSDeadLetters(queue, settings.dead_letters, clock)
+    letters = SQSDeadLetters(queue, settings.dead_letters)
 
     def examine() -> Iterator[CheckResult]:
         queue.retrying_client  # noqa: B018  # makes the client

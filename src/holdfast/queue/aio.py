@@ -1,13 +1,13 @@
 """The calls of a queue for async code. Each runs in a thread, so the event loop runs on."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from functools import partial
+from functools import partial, wraps
 from threading import Event
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from holdfast.errors import HoldfastError
 from holdfast.lease import after_fork
@@ -19,6 +19,18 @@ MAX_CALLS = 16  # pushes and settlements at the same time
 
 A = ParamSpec("A")
 R = TypeVar("R")
+
+
+def _in_thread(
+    method: Callable[Concatenate[QueueManager[Any], A], R],
+) -> Callable[Concatenate["AsyncQueue[Any]", A], Coroutine[Any, Any, R]]:
+    """Return the async form of a queue's method."""
+
+    async def call(queue: "AsyncQueue[Any]", /, *args: A.args, **kwargs: A.kwargs) -> R:
+        operate: Callable[A, R] = getattr(queue._queue, method.__name__)
+        return await queue._call(operate, *args, **kwargs)
+
+    return wraps(method)(call)
 
 
 class AsyncQueue(Generic[M]):
@@ -78,42 +90,12 @@ class AsyncQueue(Generic[M]):
                 with suppress(HoldfastError):  # it comes back when its lease expires
                     self._queue.release(message)
 
-    async def ack(self, message: M) -> None:
-        """Complete the message, so that it is not delivered again."""
-        await self._call(self._queue.ack, message)
-
-    async def ack_many(self, messages: Sequence[M]) -> None:
-        """Ack each message, then raise the first LeaseLost if there was one."""
-        await self._call(self._queue.ack_many, messages)
-
-    async def nack(
-        self,
-        message: M,
-        *,
-        delay_seconds: float | None = None,
-        reason: str = "nacked",
-        detail: str | None = None,
-    ) -> None:
-        """Deliver the message again after `delay_seconds`, or after the backoff if None."""
-        await self._call(
-            self._queue.nack,
-            message,
-            delay_seconds=delay_seconds,
-            reason=reason,
-            detail=detail,
-        )
-
-    async def release(self, message: M) -> None:
-        """Give back an unstarted message. It is available at once, its attempt not counted."""
-        await self._call(self._queue.release, message)
-
-    async def dead_letter(self, message: M, reason: str, *, detail: str | None = None) -> None:
-        """Store the message with `reason` for an operator, and never deliver it again."""
-        await self._call(self._queue.dead_letter, message, reason, detail=detail)
-
-    async def extend(self, message: M, seconds: float | None = None) -> None:
-        """Extend the lease to `seconds` from now, by default the queue's `lease_seconds`."""
-        await self._call(self._queue.extend, message, seconds)
+    ack = _in_thread(QueueManager.ack)
+    ack_many = _in_thread(QueueManager.ack_many)
+    nack = _in_thread(QueueManager.nack)
+    release = _in_thread(QueueManager.release)
+    dead_letter = _in_thread(QueueManager.dead_letter)
+    extend = _in_thread(QueueManager.extend)
 
     async def _call(self, function: Callable[A, R], *args: A.args, **kwargs: A.kwargs) -> R:
         call = partial(copy_context().run, function, *args, **kwargs)

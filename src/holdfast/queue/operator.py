@@ -2,7 +2,7 @@
 
 from __future__ import annotations  # keeps annotations as text, which loads no types
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import dropwhile, islice
 from types import MappingProxyType
@@ -100,6 +100,19 @@ class QueueOperator:
         by their JSON text. An object or a list equals no value. `error` is text that the
         message's reason or that of a past attempt contains, in upper or lower case.
         A message that moves during the search may be missing. Changes nothing.
+        """
+        from holdfast.queue.info import select_messages
+
+        states = MessageState if state is None else (state,)
+        messages = self.scan(states, with_history=error is not None)
+        return islice(select_messages(messages, where, error, on_progress), limit)
+
+    def scan(
+        self, states: Iterable[MessageState], *, with_history: bool
+    ) -> Iterator[MessageInfo]:
+        """Yield all messages in these states, if asked with their past attempts.
+
+        `search` reads them here.
         """
         raise self.make_unsupported("search its messages")
 

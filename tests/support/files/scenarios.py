@@ -116,9 +116,9 @@ def held_elsewhere(ground: Ground, queue: Queue) -> None:
 
 
 def watched_elsewhere(ground: Ground, queue: Queue) -> None:
-    """Prepare a lease of another host that another process of this host saw in time."""
+    """Prepare a lease of another host that this worker saw for long enough."""
     held_elsewhere(ground, queue)
-    ground.queue().poll()
+    queue.poll()
     ground.clock.advance(2 * LEASE)
 
 

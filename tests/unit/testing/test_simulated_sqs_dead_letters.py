@@ -35,48 +35,6 @@ def test_the_receipt_of_a_dead_lettered_message_is_refused(
     assert count_messages(client, dead) == (1, 0, 0)
 
 
-def test_a_move_task_brings_dead_letters_back_as_new_messages(
-    client: Client, manual_clock: ManualClock
-) -> None:
-    url, dead = create_queue_with_dead_letters(client)
-    sent = send(client, url, "again")
-    receive(client, url, VisibilityTimeout=0)
-    receive(client, url)
-    client.start_message_move_task(SourceArn=get_arn(client, dead))
-    (task,) = client.list_message_move_tasks(SourceArn=get_arn(client, dead))["Results"]
-    assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 1)
-    assert "TaskHandle" not in task
-    (message,) = receive(client, url, AttributeNames=["ApproximateReceiveCount"])
-    assert message["Body"] == "again"
-    assert message["Attributes"] == {"ApproximateReceiveCount": "1"}
-    assert message["MessageId"] != sent["MessageId"]
-    assert count_messages(client, dead) == (0, 0, 0)
-
-
-def test_a_dead_letter_without_a_source_needs_a_destination(client: Client) -> None:
-    url, dead = create_queue_with_dead_letters(client)
-    send(client, dead, "stray")
-    source = get_arn(client, dead)
-    client.start_message_move_task(SourceArn=source)
-    (task,) = client.list_message_move_tasks(SourceArn=source)["Results"]
-    assert (task["Status"], task["FailureReason"]) == (
-        "FAILED",
-        "CouldNotDetermineMessageSource",
-    )
-    client.start_message_move_task(SourceArn=source, DestinationArn=get_arn(client, url))
-    assert receive_bodies(client, url) == ["stray"]
-    listed = client.list_message_move_tasks(SourceArn=source, MaxResults=10)["Results"]
-    assert [task["Status"] for task in listed] == ["COMPLETED", "FAILED"]  # newest first
-
-
-def test_a_move_task_needs_a_dead_letter_queue_that_exists(client: Client, url: str) -> None:
-    start = client.start_message_move_task
-    assert get_error_code(start, SourceArn=get_arn(client, url)) == "InvalidParameterValue"
-    assert (
-        get_error_code(start, SourceArn="arn:aws:sqs:x:1:none") == "ResourceNotFoundException"
-    )
-
-
 def test_the_dead_letter_queue_must_exist_and_be_of_the_same_type(client: Client) -> None:
     fifo = create_queue(client, "dead.fifo")
     for target in (get_arn(client, fifo), "arn:aws:sqs:us-east-1:123456789012:none"):
@@ -124,16 +82,6 @@ def test_a_purged_queue_remembers_no_deduplication_id(client: Client) -> None:
     client.purge_queue(QueueUrl=url)
     send_fifo(client, url, "once")
     assert receive_bodies(client, url) == ["once"]
-
-
-def test_deduplication_is_over_the_queue_or_over_each_group(client: Client) -> None:
-    whole = create_queue(client, "whole.fifo")
-    each = create_queue(client, "each.fifo", DeduplicationScope="messageGroup")
-    for url in (whole, each):
-        for group in ("a", "b"):
-            send_fifo(client, url, "x", group)
-    assert len(receive(client, whole)) == 1
-    assert len(receive(client, each)) == 2
 
 
 def test_a_fifo_queue_delays_all_or_none(client: Client, manual_clock: ManualClock) -> None:

@@ -12,12 +12,10 @@ from support.sqs.calls import (
     create_queue,
     extend,
     get_error_code,
-    open_threads,
     receive,
     receive_bodies,
     receive_handle,
     send,
-    wait_for_waiting_threads,
 )
 
 # -- faults
@@ -115,31 +113,6 @@ def test_a_slow_reply_comes_late_and_its_effect_at_once() -> None:
     with pytest.raises(ReadTimeoutError):
         extend(client, url, handle, 10)
     assert clock.monotonic() == 1_009
-
-
-def test_a_frozen_service_does_nothing_until_the_clients_timeout() -> None:
-    clock = ManualClock(auto_advance=True)
-    sqs = SimulatedSqs(clock)
-    client = sqs.client(read_timeout_seconds=7)
-    url = create_queue(client)
-    sqs.faults.freeze()
-    with pytest.raises(ReadTimeoutError):
-        send(client, url)
-    assert clock.monotonic() == 1_007
-    sqs.faults.thaw()
-    assert count_messages(client, url) == (0, 0, 0)
-
-
-def test_a_thawed_service_responds_to_calls_that_still_wait(
-    client: Client, url: str, simulated_sqs: SimulatedSqs, manual_clock: ManualClock
-) -> None:
-    simulated_sqs.faults.freeze()
-    with open_threads(manual_clock) as pool:
-        waiting = pool.submit(send, client, url)
-        wait_for_waiting_threads(manual_clock)
-        simulated_sqs.faults.thaw()
-        assert waiting.result(10)["MessageId"]
-    assert count_messages(client, url) == (1, 0, 0)
 
 
 def test_a_fault_that_could_never_apply_is_refused(simulated_sqs: SimulatedSqs) -> None:

@@ -189,7 +189,7 @@ class Claimer:
         self._directory, self._workers = directory, workers
         self._clock_offset = server_clock.offset
         self._lease_ms = ceil(lease_seconds * 1000)
-        self._watch = LeaseWatch(directory, server_clock)
+        self._watch = LeaseWatch(server_clock.clock)
         self.reader = SegmentReader(directory, server_clock, random)
         self._overdue: list[re.Match[str]] = []
         self._scan_interval_seconds = min(

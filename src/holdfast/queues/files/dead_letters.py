@@ -10,7 +10,7 @@ from holdfast.lease.clock import to_utc
 from holdfast.queue.info import CANCELLED, MessageInfo
 from holdfast.queue.manager import MAX_SECONDS, Progress
 from holdfast.queues.files import layout
-from holdfast.queues.files.dedupe import DedupeIndex, IdLockBusy, WaitBudget
+from holdfast.queues.files.dedupe import DedupeIndex, IdLockBusy
 from holdfast.queues.files.directory import QueueDirectory
 from holdfast.queues.files.layout import TaskName
 from holdfast.queues.files.producer import Producer
@@ -126,27 +126,24 @@ class DeadLetterFolder:
     def redrive(self, tasks: Iterable[TaskName], on_progress: Progress) -> int:
         """Move dead letters back to pending/ with all attempts refunded; return how many.
 
-        Dead letters whose id was pushed again stay. If an id lock was busy, it raises
-        QueueUnavailable after the others were moved.
+        Dead letters whose id was pushed again stay. Raises IdLockBusy if another process does
+        not release an id; the dead letters before that one were moved.
         """
-        budget = WaitBudget()
         uses_dedupe = self._dedupe.is_in_use()
         redriven = 0
         for task in tasks:
-            redriven += self._redrive(task, budget if uses_dedupe else None)
+            redriven += self._redrive(task, uses_dedupe=uses_dedupe)
             on_progress(1)
-        budget.check(f"redriven {redriven:,}")
         return redriven
 
-    def _redrive(self, task: TaskName, budget: WaitBudget | None) -> bool:
+    def _redrive(self, task: TaskName, *, uses_dedupe: bool) -> bool:
         stem = task._replace(refunds=task.fence).stem
         target = self._producer.choose_path(stem, self._compute_held_ms(task) / 1000)
-        if budget is None:
+        if uses_dedupe:
+            with self._dedupe.lock_id(task.key[10:]):  # a push of the id waits for this
+                moved = self._move_back_with_id(task, target)
+        else:
             moved = self._move_back(task, target)
-        else:  # a push of the id waits until this is done
-            moved = self._dedupe.run_locked(
-                task.key[10:], budget, self._move_back_with_id, task, target
-            )
         if moved:
             self._directory.remove(task.reason_path)
             self._notes.add_attempt(task, "redriven", "", "redriven by an operator")

@@ -15,17 +15,13 @@ A process may be killed between any two of these steps. So an id is taken if it 
 unless tmp/<key> exists (the task was not published, or is being purged), and unless a mark
 exists and failed/ holds the key. Link counts and inode numbers are not used, because backups
 and overlays change them.
-
-A mark is a hard link of the record, and becomes the record again. So no file is created or
-deleted, because creating one takes ext4 up to a millisecond after many were deleted.
 """
 
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from holdfast.errors import QueueUnavailable
 from holdfast.queues.files import layout
@@ -37,16 +33,6 @@ ID_LOCK_TIMEOUT_SECONDS = (
 )
 _FIRST_PAUSE_SECONDS = 0.001
 _MAX_PAUSE_SECONDS = 0.05
-_UNKNOWN = ""  # the key of an entry that is in the place of a record but is not a record
-_CANNOT_LINK = (
-    errno.ENOENT,  # the twin is gone
-    errno.EPERM,
-    errno.EACCES,
-    errno.ENOTSUP,
-    errno.EOPNOTSUPP,
-    errno.ENOSYS,
-    errno.EMLINK,
-)
 # A task that moves while the folders are listed can be missed. It is not missed three times
 # in a row, because it would have to move back and forth between the same listings each time.
 LISTING_PASSES = 3
@@ -54,24 +40,6 @@ LISTING_PASSES = 3
 
 class IdLockBusy(QueueUnavailable):
     """Another process did not release an id lock in time."""
-
-
-class WaitBudget:
-    """The total time that one purge, sweep or redrive may wait for busy id locks."""
-
-    def __init__(self, seconds: float = ID_LOCK_TIMEOUT_SECONDS) -> None:
-        self.seconds = seconds
-        self.skipped = 0
-        self._cause: IdLockBusy | None = None
-
-    def skip(self, cause: IdLockBusy) -> None:
-        """Count one id that was skipped. From now on no lock is waited for."""
-        self.seconds, self.skipped, self._cause = 0.0, self.skipped + 1, cause
-
-    def check(self, progress: str) -> None:
-        """Raise QueueUnavailable if an id was skipped."""
-        if self._cause is not None:
-            raise QueueUnavailable(f"{progress}, {self.skipped} left: {self._cause}")
 
 
 class DedupeIndex:
@@ -123,17 +91,6 @@ class DedupeIndex:
             return False
         return True
 
-    def run_locked(
-        self, id_hash: str, budget: WaitBudget, act: Callable[..., bool], *args: Any
-    ) -> bool:
-        """Lock the id and return the result of `act`, or False if the lock is busy."""
-        try:
-            with self.lock_id(id_hash, budget.seconds):
-                return act(*args)
-        except IdLockBusy as busy:
-            budget.skip(busy)
-            return False
-
     # -- reading; a decision that is based on it needs the id lock
 
     def is_in_use(self) -> bool:
@@ -152,9 +109,9 @@ class DedupeIndex:
         return tails
 
     def read_key(self, id_hash: str) -> str | None:
-        """Return the key that the id's record names.
+        """Return the key that the id's record names, or None if it has no record.
 
-        Returns None without a record, and "" if something else is in its place.
+        Something else in the place of a record counts as none.
         """
         try:
             text = self._directory.fs.readlink(_format_path(id_hash), dir_fd=self._directory.fd)
@@ -162,29 +119,18 @@ class DedupeIndex:
             return None
         except OSError as error:
             if error.errno == errno.EINVAL:  # not a symlink
-                return _UNKNOWN
+                return None
             raise
         is_key = layout.KEY.fullmatch(text) and layout.has_hash(text, id_hash)
-        return text if is_key else _UNKNOWN
+        return text if is_key else None
 
     def is_taken(self, id_hash: str) -> bool:
         """With the id lock: return whether a task of this id exists that is not dead."""
         key = self.read_key(id_hash)
-        if key is None:
-            return False
-        if key == _UNKNOWN:
-            return self._has_live_task(id_hash)
-        if self._directory.exists(f"tmp/{key}"):
+        if key is None or self._directory.exists(f"tmp/{key}"):
             return False
         is_marked = any(map(self._directory.exists, _format_mark_paths(key)))
         return not (is_marked and self.find_dead({key}))
-
-    def _has_live_task(self, id_hash: str) -> bool:
-        return any(
-            layout.has_hash(key, id_hash)
-            for _ in range(LISTING_PASSES)
-            for key in self.list_live_keys()
-        )
 
     def find_dead(self, keys: set[str]) -> dict[str, str]:
         """Find the dead letters of these keys; return their paths by key."""
@@ -208,12 +154,12 @@ class DedupeIndex:
 
     # -- records
 
-    def record(self, id_hash: str, key: str, mark_path: str | None = None) -> None:
+    def record(self, id_hash: str, key: str) -> None:
         """With the id lock: make the id belong to this key from now on."""
         path = _format_path(id_hash)
-        if not self._make_link(key, path, mark_path):
+        if not self._make_link(key, path):
             self.free(id_hash, self.read_key(id_hash))
-            if not self._make_link(key, path, mark_path):
+            if not self._make_link(key, path):
                 raise QueueUnavailable(
                     f"queue {str(self._directory.folder)!r}: {path!r} is in the way and is not "
                     "a file that can be replaced: move it out of the queue, then try again"
@@ -244,26 +190,11 @@ class DedupeIndex:
         self.free_if_owned_by(id_hash, key)
         return self._directory.remove(aside)
 
-    def _make_link(self, key: str, path: str, twin: str | None = None) -> bool:
-        """Make a record or a mark of this key; False if something exists at the path.
-
-        It is a hard link of its `twin` if possible. Not every filesystem lets a symlink have
-        two names, and Linux refuses it for a symlink that another user made.
-        """
+    def _make_link(self, key: str, path: str) -> bool:
+        """Make a record or a mark of this key; False if something exists at the path."""
         try:
-            if twin is not None and self._link(twin, path):
-                return True
             self._directory.fs.symlink(key, path, dir_fd=self._directory.fd)
         except FileExistsError:
-            return False
-        return True
-
-    def _link(self, twin: str, path: str) -> bool:
-        try:
-            self._directory.link(twin, path)
-        except OSError as error:
-            if error.errno not in _CANNOT_LINK:
-                raise
             return False
         return True
 
@@ -282,7 +213,7 @@ class DedupeIndex:
         id_hash = self.find_hash(key, message_id)
         if id_hash is not None:
             dead_mark, _ = _format_mark_paths(key)
-            self._make_link(key, dead_mark, _format_path(id_hash))
+            self._make_link(key, dead_mark)
             self._sync()
         return id_hash
 
@@ -335,7 +266,7 @@ class DedupeIndex:
         if owner == task.key:
             self._sync()
         else:
-            self.record(id_hash, task.key, mark_path)
+            self.record(id_hash, task.key)
         return True
 
 

@@ -8,27 +8,28 @@ readlink for each record.
 import os
 import secrets
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import groupby
 
 from holdfast.queue.info import MessageState
 from holdfast.queues.files import layout
-from holdfast.queues.files.dedupe import LISTING_PASSES, DedupeIndex, WaitBudget
+from holdfast.queues.files.dedupe import (
+    ID_LOCK_TIMEOUT_SECONDS,
+    LISTING_PASSES,
+    DedupeIndex,
+    IdLockBusy,
+)
 from holdfast.queues.files.directory import QueueDirectory, is_folder
 from holdfast.queues.files.task_notes import TaskNotes
 from holdfast.queues.files.workers import ServerClock
 
 # A file in tmp/ may belong to a push that is only slow. After an hour it is a leftover.
 SWEEP_SECONDS = 3600.0
-MIN_INTERVAL_SECONDS = 30.0
-COST_FACTOR = 20  # a check takes at most a twentieth of a producer's time
 Records = Mapping[str, list[str]]  # see DedupeIndex.group_by_tail
 
 
 class Housekeeping:
-    """Purges completed tasks, sweeps leftovers of killed processes, and frees lost ids.
-
-    One for each process.
-    """
+    """Purges completed tasks, sweeps leftovers of killed processes, and frees lost ids."""
 
     def __init__(
         self,
@@ -39,12 +40,14 @@ class Housekeeping:
     ) -> None:
         self._directory, self._server_clock = directory, server_clock
         self._notes, self._dedupe = notes, dedupe
-        self._id_check_at = 0.0
 
     # -- completed tasks
 
-    def purge(self, older_than_seconds: float, budget: WaitBudget) -> int:
-        """Remove completed tasks older than that, with their history; return how many."""
+    def purge(self, older_than_seconds: float) -> int:
+        """Remove completed tasks older than that, with their history; return how many.
+
+        Raises IdLockBusy if another process does not release the id of one of them.
+        """
         cutoff_ms = self._server_clock.read_wall_ms() - int(older_than_seconds * 1000)
         records, saved = self._dedupe.group_by_tail(), self._notes.list_checkpointed()
         purged = 0
@@ -55,62 +58,63 @@ class Housekeeping:
                 if int(match["done_ms"]) <= cutoff_ms:
                     if match["key"] in saved:  # the ack was killed before it removed them
                         self._notes.forget_checkpoints(match["key"])
-                    removed += self._remove_push(match["key"], path, records, budget)
+                    removed += self._remove_push(match["key"], path, records)
             if removed:  # now, because a later purge finds nothing in it and leaves it
                 self._directory.remove_folder(hour)
             purged += removed
         return purged
 
-    def _remove_push(self, key: str, path: str, records: Records, budget: WaitBudget) -> bool:
+    def _remove_push(
+        self,
+        key: str,
+        path: str,
+        records: Records,
+        wait_seconds: float = ID_LOCK_TIMEOUT_SECONDS,
+    ) -> bool:
         """Remove a completed task or an unpublished push, with its history and record.
 
-        Returns False if it is gone or its id lock is busy.
+        Returns False if it is gone. Raises IdLockBusy, and has removed nothing, if another
+        process does not release its id.
         """
         for id_hash in records.get(key[10:], ()):
             if self._dedupe.read_key(id_hash) == key:
-                return self._dedupe.run_locked(
-                    id_hash, budget, self._withdraw, id_hash, key, path
-                )
+                with self._dedupe.lock_id(id_hash, wait_seconds):
+                    self._notes.forget_attempts(key)
+                    return self._dedupe.withdraw(id_hash, key, path)
         # Remove its history first: without the task it would never be found again.
         self._notes.forget_attempts(key)
         return self._directory.remove(path)
 
-    def _withdraw(self, id_hash: str, key: str, path: str) -> bool:
-        self._notes.forget_attempts(key)
-        return self._dedupe.withdraw(id_hash, key, path)
+    # -- leftovers; what belongs to an id that is locked is left for a later sweep
 
-    # -- leftovers
-
-    def sweep(self, older_than_seconds: float, budget: WaitBudget) -> int:
+    def sweep(self, older_than_seconds: float = SWEEP_SECONDS) -> int:
         """Remove all leftovers; return how many. It takes a few listings of all folders."""
-        cutoff = self._compute_cutoff(older_than_seconds)
-        swept = self._sweep_leftovers(cutoff, budget) + self.free_lost_ids(budget)
-        return swept + self._sweep_marks(cutoff, budget)
+        swept = self.sweep_leftovers(older_than_seconds) + self._free_lost_ids()
+        return swept + self._sweep_marks(self._compute_cutoff(older_than_seconds))
 
-    def sweep_leftovers(self) -> None:
-        """Remove leftovers of killed processes that have no id lock to wait for."""
-        self._sweep_leftovers(self._compute_cutoff(SWEEP_SECONDS), WaitBudget(0.0))
-
-    def _compute_cutoff(self, older_than_seconds: float) -> float:
-        return self._server_clock.measure_server_ms() / 1000 - older_than_seconds
-
-    def _sweep_leftovers(self, cutoff: float, budget: WaitBudget) -> int:
+    def sweep_leftovers(self, older_than_seconds: float = SWEEP_SECONDS) -> int:
         """Remove unfinished files, reasons without their task, and cards of absent workers.
 
         A worker is absent if it has not been seen for a day and holds no lease.
         """
-        swept = self._sweep_tmp(cutoff, budget) + self._sweep_reasons(cutoff)
+        cutoff = self._compute_cutoff(older_than_seconds)
+        swept = self._sweep_tmp(cutoff) + self._sweep_reasons(cutoff)
         return swept + self._sweep_cards(cutoff - 23 * SWEEP_SECONDS)
 
-    def _sweep_tmp(self, cutoff: float, budget: WaitBudget) -> int:
+    def _compute_cutoff(self, older_than_seconds: float) -> float:
+        return self._server_clock.measure_server_ms() / 1000 - older_than_seconds
+
+    def _sweep_tmp(self, cutoff: float) -> int:
         listed = [(name, f"tmp/{name}") for name in self._directory.list("tmp")]
         old = [(name, path) for name, path in listed if self._is_old(path, cutoff)]
         has_push = any(layout.KEY.fullmatch(name) for name, _ in old)
         records = self._dedupe.group_by_tail() if has_push else {}
-        return sum(
-            self._remove_push(name, path, records, budget) or self._sweep_segment(path)
-            for name, path in old
-        )
+        swept = 0
+        for name, path in old:
+            with suppress(IdLockBusy):
+                removed = self._remove_push(name, path, records, wait_seconds=0.0)
+                swept += removed or self._sweep_segment(path)
+        return swept
 
     def _sweep_segment(self, path: str) -> int:
         """Remove a segment in tmp/ whose producer died; return how many tasks it had.
@@ -153,33 +157,17 @@ class Housekeeping:
 
     # -- ids that do not belong to a task
 
-    def free_lost_ids_if_due(self) -> int:
-        """Free lost ids before a push is refused: the first time, then at intervals.
-
-        Returns how many ids were freed.
-        """
-        clock = self._server_clock.clock
-        started_at = clock.monotonic()
-        if started_at < self._id_check_at:
-            return 0
-        self._id_check_at = float("inf")  # so that other threads do not run it too
-        try:
-            return self.free_lost_ids(WaitBudget(0.0))
-        finally:
-            now = clock.monotonic()
-            pause = max(MIN_INTERVAL_SECONDS, COST_FACTOR * (now - started_at))
-            self._id_check_at = now + pause
-
-    def free_lost_ids(self, budget: WaitBudget) -> int:
+    def _free_lost_ids(self) -> int:
         """Free every id whose task is gone or dead; return how many."""
         try:
             suspects, dead = self._find_suspects()
         except PermissionError:  # a folder that cannot be listed may hold any of the tasks
             return 0
-        return sum(
-            self._dedupe.run_locked(id_hash, budget, self._free, id_hash, key, dead.get(key))
-            for id_hash, key in suspects.items()
-        )
+        freed = 0
+        for id_hash, key in suspects.items():
+            with suppress(IdLockBusy), self._dedupe.lock_id(id_hash, wait_seconds=0.0):
+                freed += self._free(id_hash, key, dead.get(key))
+        return freed
 
     def _find_suspects(self) -> tuple[dict[str, str], dict[str, str]]:
         """Find the ids whose keys no folder holds, and the dead letters among those keys.
@@ -194,8 +182,7 @@ class Housekeeping:
             if not suspects:
                 break
             live = set(self._dedupe.list_live_keys())
-            live.update([key[10:] for key in live])  # for records that do not name a key
-            suspects = {h: key for h, key in suspects.items() if (key or h[:8]) not in live}
+            suspects = {h: key for h, key in suspects.items() if key not in live}
             dead |= self._dedupe.find_dead(set(suspects.values()))
         return suspects, dead
 
@@ -205,7 +192,7 @@ class Housekeeping:
             for id_hash in self._dedupe.list_hashes()
             if (key := self._dedupe.read_key(id_hash)) is not None
             and key not in live
-            and not (key and self._directory.exists(f"tmp/{key}"))
+            and not self._directory.exists(f"tmp/{key}")
         }
 
     def _free(self, id_hash: str, key: str, dead_path: str | None) -> bool:
@@ -216,10 +203,11 @@ class Housekeeping:
             return self._dedupe.free_dead_letter(id_hash, key, dead_path)
         return self._dedupe.free(id_hash, key)
 
-    def _sweep_marks(self, cutoff: float, budget: WaitBudget) -> int:
+    def _sweep_marks(self, cutoff: float) -> int:
         """Remove old marks of tasks that are not dead letters; return how many tasks.
 
-        The ctime tells when a mark was made: a hard link of an old record has an old mtime.
+        The ctime tells when a mark was made: earlier versions made it a hard link of its
+        record, which has an old mtime.
         """
         old = {
             match["key"]
@@ -228,8 +216,8 @@ class Housekeeping:
             and (status := self._directory.stat(f"ids/{name}"))
             and status.st_ctime < cutoff
         }
-        stale = old - self._dedupe.find_dead(old).keys()
-        return sum(
-            self._dedupe.run_locked(key[10:], budget, self._dedupe.remove_marks, key)
-            for key in stale
-        )
+        swept = 0
+        for key in old - self._dedupe.find_dead(old).keys():
+            with suppress(IdLockBusy), self._dedupe.lock_id(key[10:], wait_seconds=0.0):
+                swept += self._dedupe.remove_marks(key)
+        return swept

@@ -1,10 +1,10 @@
 """What operators see and do: counts, messages, dead letters, and removing what is old."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from holdfast.lease.clock import to_utc
@@ -15,12 +15,11 @@ from holdfast.queue.info import (
     MessageState,
     QueueStats,
     QueueWorker,
-    select_messages,
 )
-from holdfast.queue.operator import ANY_FIELDS, Progress, QueueOperator, ignore_progress
+from holdfast.queue.operator import Progress, QueueOperator, ignore_progress
 from holdfast.queues.files import layout
 from holdfast.queues.files.dead_letters import DeadLetterFolder
-from holdfast.queues.files.dedupe import LISTING_PASSES, WaitBudget
+from holdfast.queues.files.dedupe import LISTING_PASSES
 from holdfast.queues.files.directory import QueueDirectory, is_deep
 from holdfast.queues.files.housekeeping import SWEEP_SECONDS, Housekeeping
 from holdfast.queues.files.layout import TaskName
@@ -76,16 +75,17 @@ class FilesOperator(QueueOperator):
     # -- reading
 
     def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
-        with self._directory.translate_errors():
-            yield from islice(self._list_messages(state), limit)
+        yield from islice(self.scan((state,), with_history=False), limit)
 
-    def _list_messages(
-        self, state: MessageState, *, deep: bool = False
+    def scan(
+        self, states: Iterable[MessageState], *, with_history: bool
     ) -> Iterator[MessageInfo]:
-        """List the messages in a state; if `deep`, with history and checkpoint."""
-        for path, match in layout.list_tasks(self._directory, state):
-            if (info := self._read_info(state, path, match, deep=deep)) is not None:
-                yield info
+        with self._directory.translate_errors():
+            for state in states:
+                for path, match in layout.list_tasks(self._directory, state):
+                    info = self._read_info(state, path, match, deep=with_history)
+                    if info is not None:
+                        yield info
 
     def browse(
         self, state: MessageState, *, after: str | None = None, limit: int = 50
@@ -138,22 +138,6 @@ class FilesOperator(QueueOperator):
                     info = self._read_info(state, path, match, deep=True)
                     if info and message_id in (info.id, info.key):
                         yield path, info
-
-    def search(
-        self,
-        state: MessageState | None = None,
-        *,
-        where: Mapping[str, str] = ANY_FIELDS,
-        error: str | None = None,
-        limit: int = 100,
-        on_progress: Progress = ignore_progress,
-    ) -> Iterator[MessageInfo]:
-        with self._directory.translate_errors():
-            messages = chain.from_iterable(
-                self._list_messages(each, deep=error is not None)
-                for each in ([state] if state else MessageState)
-            )
-            yield from islice(select_messages(messages, where, error, on_progress), limit)
 
     def _read_info(
         self, state: MessageState, path: str, match: re.Match[str], *, deep: bool
@@ -248,20 +232,15 @@ class FilesOperator(QueueOperator):
             return sum(self._dead_letters.drop(layout.to_task(m), m.id) for m in messages)
 
     def purge(self, older_than_seconds: float) -> int:
-        budget = WaitBudget()
         with self._directory.translate_errors():
-            purged = self._housekeeping.purge(older_than_seconds, budget)
-            self._housekeeping.sweep(SWEEP_SECONDS, budget)
-        budget.check(f"purged {purged:,}")
+            purged = self._housekeeping.purge(older_than_seconds)
+            self._housekeeping.sweep()
         return purged
 
     def sweep(self, older_than_seconds: float = SWEEP_SECONDS) -> int:
         """Remove leftovers of crashed processes; return how many files were removed."""
-        budget = WaitBudget()
         with self._directory.translate_errors():
-            swept = self._housekeeping.sweep(older_than_seconds, budget)
-        budget.check(f"swept {swept:,}")
-        return swept
+            return self._housekeeping.sweep(older_than_seconds)
 
 
 def _parse_due_ms(path: str, pending: re.Match[str], now_ms: int) -> int:

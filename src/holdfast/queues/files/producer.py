@@ -11,7 +11,6 @@ from threading import Lock
 from holdfast.errors import QueueUnavailable
 from holdfast.queues.files.dedupe import DedupeIndex
 from holdfast.queues.files.directory import QueueDirectory
-from holdfast.queues.files.housekeeping import Housekeeping
 from holdfast.queues.files.layout import OPEN_MS
 from holdfast.queues.files.workers import ServerClock
 
@@ -83,10 +82,8 @@ class Producer:
         directory: QueueDirectory,
         server_clock: ServerClock,
         dedupe: DedupeIndex,
-        housekeeping: Housekeeping,
     ) -> None:
         self._directory, self._server_clock, self._dedupe = directory, server_clock, dedupe
-        self._housekeeping = housekeeping
         self._nonce = secrets.randbits(40)
         self._count = itertools.count()
         self._segments = SegmentWriter(directory, secrets.token_hex(4))
@@ -140,15 +137,6 @@ class Producer:
         self, id_hash: str, body: bytes, delay_seconds: float, headers: str | None = None
     ) -> bool:
         """Push one message unless its id is taken, see dedupe.py. Return whether it was."""
-        pushed = self._push_unless_alive(id_hash, body, delay_seconds, headers)
-        # Without the id lock, because the check takes the locks of other ids.
-        if not pushed and self._housekeeping.free_lost_ids_if_due():
-            pushed = self._push_unless_alive(id_hash, body, delay_seconds, headers)
-        return pushed
-
-    def _push_unless_alive(
-        self, id_hash: str, body: bytes, delay_seconds: float, headers: str | None
-    ) -> bool:
         with self._dedupe.lock_id(id_hash):
             if self._dedupe.is_taken(id_hash):
                 return False

@@ -99,24 +99,21 @@ class FilesystemQueue(QueueManager[M]):
         self._workers = WorkerRegistry(self._directory, self._server_clock)
         self._notes = TaskNotes(self._directory, self._server_clock)
         self._dedupe = DedupeIndex(self._directory)
+        self._housekeeping = Housekeeping(
+            self._directory, self._server_clock, self._notes, self._dedupe
+        )
         self._build_process_state()
         after_fork.run_after_fork(self, FilesystemQueue._build_process_state)
 
     def _build_process_state(self) -> None:
         """Build the parts that hold this process's identity, which a fork must not share."""
-        housekeeping = Housekeeping(
-            self._directory, self._server_clock, self._notes, self._dedupe
-        )
-        self._producer = Producer(
-            self._directory, self._server_clock, self._dedupe, housekeeping
-        )
+        self._producer = Producer(self._directory, self._server_clock, self._dedupe)
         self._claimer: Claimer | None = None
         self._claim_lock = Lock()
         self._completed = (-1, "")  # the second of the last check, and the hour's folder
         self._dead_letters = DeadLetterFolder(
             self._directory, self._producer, self._notes, self._dedupe, self._server_clock
         )
-        self._housekeeping = housekeeping
         self.operator: FilesOperator = FilesOperator(
             self.name,
             self.capabilities,

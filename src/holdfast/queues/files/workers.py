@@ -12,14 +12,9 @@ in that time, whatever clock its holder uses.
     first seen here           the full length of the lease later
     ──────┬───────────────────────────────┬──────────▶ our monotonic clock
       holder asked before this        its trust ended before this
-
-A process that lives for less time than a lease would never take one over. So the processes
-of a host share their observations in `workers/.watched-<host>`. If two of them write at once
-and an entry is lost, that only delays a takeover.
 """
 
 import errno
-import hashlib
 import os
 import re
 import secrets
@@ -27,14 +22,12 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from heapq import nsmallest
 from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeFloat
+from pydantic import BaseModel, ConfigDict, FiniteFloat
 
-from holdfast.errors import QueueUnavailable
 from holdfast.lease.clock import Clock, to_utc
 from holdfast.queue.info import QueueWorker
 from holdfast.queues.files import layout
@@ -314,19 +307,6 @@ def _parse_time(text: str) -> datetime | None:
 CLOCK_RATE = 1.001
 # Two renewals within one millisecond may give a lease the same name.
 NAME_GRAIN_MS = 1
-# How often a long-lived process shares its observations. Its own do not depend on that.
-SHARE_INTERVAL_SECONDS = 10.0
-MAX_SHARED = 10_000
-MAX_SHARED_BYTES = MAX_SHARED * 200
-
-
-class Observations(BaseModel):
-    """The contents of workers/.watched-<host>, checked because other users may write it."""
-
-    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
-
-    clock_offset: float
-    first_seen: dict[str, NonNegativeFloat]
 
 
 class LeaseWatch:
@@ -335,13 +315,9 @@ class LeaseWatch:
     Not shared between threads.
     """
 
-    def __init__(self, directory: QueueDirectory, server_clock: ServerClock) -> None:
-        self._directory, self._server_clock = directory, server_clock
-        host = f"{server_clock.boot_id} {server_clock.time_namespace}".encode()
-        self._path = f"workers/.watched-{hashlib.blake2b(host, digest_size=8).hexdigest()}"
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._first_seen: dict[str, float] = {}
-        self._shared: set[str] = set()
-        self._share_at = 0.0
 
     def find_unchanged(
         self, leased: Sequence[re.Match[str]], now: float
@@ -352,49 +328,13 @@ class LeaseWatch:
         name counts from after the listing, because the lease may still have been renewed
         before that.
         """
-        known, seen_at = self._first_seen, self._server_clock.clock.monotonic()
+        known, seen_at = self._first_seen, self._clock.monotonic()
         self._first_seen = {lease[0]: known.get(lease[0], seen_at) for lease in leased}
-        if now >= self._share_at and not self._first_seen.keys() <= self._shared:
-            self._share_at = now + SHARE_INTERVAL_SECONDS
-            self._share()
         return [
             lease
             for lease in leased
             if now >= self._first_seen[lease[0]] + _parse_length_seconds(lease)
         ]
-
-    def _share(self) -> None:
-        """Merge the observations of other processes of this host, and write the new ones."""
-        if not self._server_clock.boot_id:
-            return  # it is unknown which processes share this clock
-        stored = self._read()
-        for name in self._first_seen.keys() & stored.keys():
-            self._first_seen[name] = min(self._first_seen[name], stored[name])
-        if not self._first_seen.keys() <= stored.keys():
-            self._write()
-        self._shared = set(self._first_seen)
-
-    def _read(self) -> dict[str, float]:
-        """Return names with the time they were first seen, shifted in the holder's favour."""
-        try:
-            body = self._directory.read(self._path, MAX_SHARED_BYTES)
-            stored = Observations.model_validate_json(body)
-        except (OSError, ValueError):
-            return {}
-        apart = abs(stored.clock_offset - self._server_clock.offset)
-        if apart > SAME_OFFSET_SECONDS:
-            return {}  # written by a clone of this machine, or before a clock was set
-        return {name: seen_at + apart for name, seen_at in stored.first_seen.items()}
-
-    def _write(self) -> None:
-        oldest = nsmallest(MAX_SHARED, self._first_seen, key=self._first_seen.__getitem__)
-        observations = Observations(
-            clock_offset=self._server_clock.offset,
-            first_seen={name: self._first_seen[name] for name in oldest},
-        )
-        # If that fails, for example on a full disk, the next process has to start from zero.
-        with suppress(OSError, QueueUnavailable):
-            self._directory.put(self._path, observations.model_dump_json().encode())
 
 
 def _parse_length_seconds(leased: re.Match[str]) -> float:

@@ -1,10 +1,9 @@
 """Reading a queue without changing it: counts and message infos for operators."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from holdfast.errors import QueueUnavailable, StoreUnavailable
@@ -18,7 +17,6 @@ from holdfast.store.sqlite.read_only import Reader, open_read_only
 from holdfast.store.sqlite.rows import cast_columns
 
 STATES = tuple(MessageState)  # in the order of their numbers in the schema
-_NO_LENGTHS: Mapping[int, int] = MappingProxyType({})
 # Each count is of one range of an index, which takes a third of the time of GROUP BY.
 IN_STATE = "FROM messages WHERE queue_no = ?1 AND state"
 _COUNT = f"""
@@ -43,21 +41,23 @@ _INTEGERS = cast_columns(
 )
 _TEXTS = cast_columns("TEXT", "id", "reason", "worker_id", "host")
 _FROM_MESSAGES = "FROM messages LEFT JOIN workers USING (worker_no)"
+_OF_CLAIM = "FROM beats WHERE beats.message_no = messages.message_no AND fence = claims"
+_SELECT = f"""
+SELECT message_no, state, {_INTEGERS}, {_TEXTS},
+    (SELECT CAST(lease_ms AS INTEGER) FROM worker_notes
+        WHERE worker_notes.worker_no = messages.worker_no) AS lease_ms,
+    (SELECT CAST(beat_ms AS INTEGER) {_OF_CLAIM}) AS beat_ms,
+    (SELECT CAST(progress AS REAL) {_OF_CLAIM}) AS progress
+"""
 # A body of 1 MiB is in pages of its own, which are not read here.
-_SELECT = f"SELECT message_no, state, worker_no, {_INTEGERS}, {_TEXTS}"
 MESSAGE_WITHOUT_BODY = f"{_SELECT}, NULL AS body {_FROM_MESSAGES}"
 MESSAGE = f"{_SELECT}, CAST(body AS BLOB) AS body {_FROM_MESSAGES}"
-_HAS_TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
-_BEATS = f"""
-SELECT message_no, fence, {cast_columns("INTEGER", "beat_ms")},
-    {cast_columns("REAL", "progress")}
-FROM beats WHERE message_no IN (SELECT value FROM json_each(?))
-"""
 _ATTEMPTS = f"""
-SELECT {cast_columns("INTEGER", "attempt", "at_ms")},
+SELECT message_no, {cast_columns("INTEGER", "attempt", "at_ms")},
     {cast_columns("TEXT", "outcome", "reason", "detail")},
     ifnull(CAST(worker_id AS TEXT), '') AS worker_id
-FROM attempts LEFT JOIN workers USING (worker_no) WHERE message_no = ? ORDER BY entry_no
+FROM attempts LEFT JOIN workers USING (worker_no)
+WHERE message_no IN (SELECT value FROM json_each(?)) ORDER BY message_no, entry_no
 """
 _CHECKPOINTS = """
 SELECT CAST(value AS BLOB) AS value FROM checkpoints
@@ -101,29 +101,15 @@ def count_stats(database: Reader, queue_no: int, now_ms: int) -> QueueStats:
     return QueueStats(**row, oldest_ready_seconds=oldest_seconds)
 
 
-def has_table(database: Reader, name: str) -> bool:
-    """Return whether a table that is created when it is first needed exists."""
-    return bool(database.query(_HAS_TABLE, (name,)))
-
-
 def read_result(database: Reader, queue_no: int, message_id: str) -> Any:
     """Return the newest result of a completed message of an id, or None.
 
     A result that another program damaged counts as none.
     """
-    if not is_text(message_id) or not has_table(database, "results"):
+    if not is_text(message_id):
         return None
     rows = database.query(_RESULT, (queue_no, message_id))
     return next(_parse_values(rows), None)
-
-
-def _read_beats(database: Database, rows: Sequence[Row]) -> dict[tuple[int, int], Row]:
-    """Return the beats of the messages that are leased, by number and fence."""
-    leased = [row["message_no"] for row in rows if row["state"] == LEASED]
-    if not leased or not has_table(database, "beats"):
-        return {}
-    beats = database.query(_BEATS, (json.dumps(leased),))
-    return {(beat["message_no"], beat["fence"]): beat for beat in beats}
 
 
 def read_worker_id(database: Database, worker_no: int) -> str:
@@ -133,10 +119,15 @@ def read_worker_id(database: Database, worker_no: int) -> str:
     return rows[0]["worker_id"] if rows else str(worker_no)
 
 
-def read_attempts(database: Database, message_no: int) -> tuple[PastAttempt, ...]:
-    """Return how the earlier attempts of a message ended, oldest first."""
-    rows = database.query(_ATTEMPTS, (message_no,))
-    return tuple(PastAttempt(at=to_utc(row.pop("at_ms") / 1000), **row) for row in rows)
+def read_histories(
+    database: Database, numbers: Sequence[int]
+) -> dict[int, tuple[PastAttempt, ...]]:
+    """Return how the earlier attempts of messages ended, oldest first, by their numbers."""
+    histories: dict[int, tuple[PastAttempt, ...]] = dict.fromkeys(numbers, ())
+    for row in database.query(_ATTEMPTS, (json.dumps(numbers),)):
+        at = to_utc(row.pop("at_ms") / 1000)
+        histories[row.pop("message_no")] += (PastAttempt(at=at, **row),)
+    return histories
 
 
 def read_checkpoint(database: Database, message_no: int, fence: int) -> Any:
@@ -154,15 +145,10 @@ def _parse_values(rows: Sequence[Row]) -> Iterator[Any]:
             yield json.loads(row["value"])
 
 
-def make_infos(
-    database: Database,
-    rows: Sequence[Row],
-    *,
-    deep: bool,
-    lease_lengths: Mapping[int, int] = _NO_LENGTHS,
-) -> list[MessageInfo]:
+def make_infos(database: Database, rows: Sequence[Row], *, deep: bool) -> list[MessageInfo]:
     """Describe rows of MESSAGE; if `deep`, with history and checkpoint."""
-    beats = _read_beats(database, rows)
+    numbers = [row["message_no"] for row in rows]
+    histories = read_histories(database, numbers) if deep else {}
     return [
         MessageInfo(
             id=row["id"],
@@ -172,9 +158,9 @@ def make_infos(
             fence=row["claims"],
             where=f"{database.path} message {number}",
             due_at=to_utc(row["at_ms"] / 1000) if state == PENDING else None,
-            holder=_make_holder(row, lease_lengths, beats) if state == LEASED else None,
+            holder=_make_holder(row) if state == LEASED else None,
             reason=row["reason"] if state == FAILED else None,
-            past=read_attempts(database, number) if deep else (),
+            past=histories.get(number, ()),
             checkpoint=read_checkpoint(database, number, row["claims"]) if deep else None,
             body=parse_body(row["body"]),
         )
@@ -182,11 +168,7 @@ def make_infos(
     ]
 
 
-def _make_holder(
-    row: Row, lease_lengths: Mapping[int, int], beats: Mapping[tuple[int, int], Row]
-) -> Holder:
-    lease_ms = lease_lengths.get(row["worker_no"])
-    beat = beats.get((row["message_no"], row["claims"]))
+def _make_holder(row: Row) -> Holder:
     return Holder(
         worker_id=row["worker_id"] or "",
         timestamp=to_utc((row["claimed_ms"] or 0) / 1000),
@@ -195,9 +177,9 @@ def _make_holder(
         host=row["host"] or "",
         pid=row["pid"] or 0,
         last_seen=to_utc(row["seen_ms"] / 1000) if row["seen_ms"] else None,
-        lease_seconds=lease_ms / 1000 if lease_ms else None,
-        beat_at=to_utc(beat["beat_ms"] / 1000) if beat else None,
-        progress=beat["progress"] if beat else None,
+        lease_seconds=row["lease_ms"] / 1000 if row["lease_ms"] else None,
+        beat_at=to_utc(row["beat_ms"] / 1000) if row["beat_ms"] is not None else None,
+        progress=row["progress"],
     )
 
 

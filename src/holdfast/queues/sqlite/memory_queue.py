@@ -80,7 +80,7 @@ class MemoryQueue(SQLiteQueue[M]):
             message_id = None
         if not isinstance(message_id, str):
             message_id = "unknown"
-        values = (self._queue_no, self._read_ms(), self.dedupe, message_id, body)
+        values = (self._queue_no, self._read_ms(), self.dedupe, message_id, body, None)
         self._database.execute(PUSH, values)
 
     def _make_lease(self, delivery: Delivery, message_id: str, attempt: int) -> Lease:

@@ -6,11 +6,10 @@ drop     FAILED ─▶ gone
 purge    COMPLETED ─▶ gone
 """
 
+import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from sqlite3 import Connection
 from typing import Any
 
@@ -22,39 +21,28 @@ from holdfast.queue.info import (
     MessagePage,
     MessageState,
     QueueWorker,
-    contains_text,
-    has_fields,
 )
-from holdfast.queue.operator import ANY_FIELDS, Progress, QueueOperator, ignore_progress
+from holdfast.queue.operator import Progress, QueueOperator, ignore_progress
 from holdfast.queues.sqlite.inspection import (
     IN_STATE,
     MESSAGE,
     MESSAGE_WITHOUT_BODY,
     STATES,
-    has_table,
     is_text,
     make_infos,
-    parse_body,
 )
-from holdfast.queues.sqlite.schema import COMPLETED, FAILED, create_results
+from holdfast.queues.sqlite.schema import COMPLETED, FAILED
 from holdfast.store.sqlite.database import Database
-from holdfast.store.sqlite.rows import cast_columns, decode_text, read_rows
+from holdfast.store.sqlite.rows import cast_columns
 
 _MAX_ROWS = 500  # in one transaction
 _PAGE = 100  # messages per read, so that a slow reader keeps no transaction open
-# Messages that one transaction of a search looks at. A longer one would keep the log from being
-# truncated while it lasts.
-_SEARCH_PAGE = 1000
 _POSITION = re.compile(r"([0-9]{1,15})-([0-9]{1,15})")
 _KEY = re.compile(r"[0-9]{1,18}")
 _MAX_WORKERS = 1000
 _SEEN_LATELY_MS = 3_600_000
 # Pages begin after these positions. A time outside cannot be continued from.
 _FIRST, _LAST = (0, 0), (10**15, 0)
-_LEASE_LENGTHS = f"""
-SELECT worker_no, {cast_columns("INTEGER", "lease_ms")} FROM worker_notes
-ORDER BY worker_no DESC LIMIT ?
-"""
 _WORKERS = f"""
 SELECT {cast_columns("TEXT", "worker_id", "host", "version")},
     {cast_columns("INTEGER", "pid", "seen_ms", "started_ms")}
@@ -70,18 +58,6 @@ WITH RECURSIVE minutes(since_ms) AS (
 SELECT (SELECT count(*) {IN_STATE} = 2 AND at_ms > since_ms AND at_ms <= since_ms + 60000)
     AS count FROM minutes
 """
-_ERROR = """
-(has_error(CAST(reason AS BLOB)) OR EXISTS (
-    SELECT 1 FROM attempts
-    WHERE attempts.message_no = messages.message_no
-    AND has_error(CAST(attempts.reason AS BLOB))))
-"""
-# A body without this text cannot have it as a value, unless it has escapes or is not UTF-8.
-_MAY_HAVE_TEXT = """
-(instr(CAST(body AS BLOB), ?) OR instr(CAST(body AS BLOB), x'5C')
-    OR instr(CAST(body AS BLOB), x'00'))
-"""
-
 # Of a message's history: message_no, attempt, outcome, at_ms, worker_no, reason, detail
 ADD_ATTEMPT = """
 INSERT INTO attempts
@@ -140,15 +116,25 @@ class SQLiteOperator(QueueOperator):
 
     def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
         """Yield messages in the order of their pushes, without their history."""
-        after = 0
-        while limit > 0:
-            where = "queue_no = ? AND state = ? AND message_no > ? ORDER BY message_no LIMIT ?"
-            state_no = STATES.index(state)
-            page = self._read(where, self._queue_no, state_no, after, min(limit, _PAGE))
-            yield from page
-            if len(page) < _PAGE:
-                return
-            limit, after = limit - len(page), int(page[-1].key)
+        return self._scan((state,), limit=limit)
+
+    def scan(
+        self, states: Iterable[MessageState], *, with_history: bool
+    ) -> Iterator[MessageInfo]:
+        """Yield messages in the order of their pushes, none twice.
+
+        All numbers are listed first, because they do not change while messages move.
+        """
+        return self._scan(states, deep=with_history)
+
+    def _scan(
+        self, states: Iterable[MessageState], *, deep: bool = False, limit: int = -1
+    ) -> Iterator[MessageInfo]:
+        condition = f"state IN ({', '.join(str(STATES.index(state)) for state in states)})"
+        numbers = self._list_numbers(condition, in_order=True, limit=limit)
+        for page in _slice(numbers, _PAGE):
+            where = f"{condition} AND message_no IN (SELECT value FROM json_each(?))"
+            yield from self._read(f"{where} ORDER BY message_no", json.dumps(page), deep=deep)
 
     def browse(
         self, state: MessageState, *, after: str | None = None, limit: int = 50
@@ -173,23 +159,13 @@ class SQLiteOperator(QueueOperator):
             [self._queue_no, STATES.index(state), *position, limit + 1],
         )
         page = rows[:limit]
-        lengths = self._read_lease_lengths() if state is MessageState.LEASED else {}
-        messages = make_infos(self._database, page, deep=False, lease_lengths=lengths)
+        messages = make_infos(self._database, page, deep=False)
         more = len(rows) > limit
         return MessagePage(
             messages, f"{page[-1]['at_ms']}-{page[-1]['message_no']}" if more else None
         )
 
-    def _read_lease_lengths(self) -> dict[int, int]:
-        """Return the length of the leases of each worker, in milliseconds."""
-        if not has_table(self._database, "worker_notes"):
-            return {}
-        rows = self._database.query(_LEASE_LENGTHS, (_MAX_WORKERS,))
-        return {row["worker_no"]: row["lease_ms"] for row in rows}
-
     def workers(self) -> list[QueueWorker]:
-        if not has_table(self._database, "worker_notes"):
-            return []
         since_ms = self._read_ms() - _SEEN_LATELY_MS
         return [
             QueueWorker(
@@ -225,65 +201,6 @@ class SQLiteOperator(QueueOperator):
     def _read(self, where: str, *values: Any, deep: bool = False) -> list[MessageInfo]:
         rows = self._database.query(f"{MESSAGE} WHERE {where}", values)
         return make_infos(self._database, rows, deep=deep)
-
-    def search(
-        self,
-        state: MessageState | None = None,
-        *,
-        where: Mapping[str, str] = ANY_FIELDS,
-        error: str | None = None,
-        limit: int = 100,
-        on_progress: Progress = ignore_progress,
-    ) -> Iterator[MessageInfo]:
-        """Yield messages in the order of their pushes.
-
-        The numbers of messages do not change, so none is yielded twice or missed. SQLite calls
-        the rules of queue/info.py for each row that contains the texts searched for.
-        """
-        yield from islice(self._search(state, where, error, on_progress), limit)
-
-    def _search(
-        self,
-        state: MessageState | None,
-        where: Mapping[str, str],
-        error: str | None,
-        on_progress: Progress,
-    ) -> Iterator[MessageInfo]:
-        # The + keeps SQLite from using the index of states, in which a page is not together.
-        states = "0, 1, 2, 3" if state is None else STATES.index(state)
-        scope = f"+queue_no = {self._queue_no} AND +state IN ({states})"
-        conditions = [f"message_no BETWEEN ? AND ? AND {scope}"]
-        if error is not None:
-            conditions.append(_ERROR)
-        texts = [text.encode() for text in where.values() if _is_written_as_it_is(text)]
-        conditions += [_MAY_HAVE_TEXT] * len(texts)
-        if where:
-            conditions.append("has_fields(CAST(body AS BLOB))")
-        wanted = " AND ".join(conditions)
-        first = self._find_first(scope, 0)
-        while first is not None:
-            page = (first, first + _SEARCH_PAGE - 1)
-            with self._database.begin_read() as connection:
-                # By position, because Python 3.15 takes these three in no other way.
-                add = partial(connection.create_function, deterministic=True)
-                add("has_error", 1, lambda reason: _has_error(reason, error))
-                add("has_fields", 1, lambda body: has_fields(parse_body(body), where))
-                statement = f"SELECT count(*) FROM messages WHERE {conditions[0]}"
-                [count] = connection.execute(statement, page).fetchone()
-                statement = f"{MESSAGE} WHERE {wanted} ORDER BY message_no"
-                rows = read_rows(connection.execute(statement, (*page, *texts)))
-            yield from make_infos(self._database, rows, deep=False)
-            on_progress(count)
-            first = self._find_first(scope, first + _SEARCH_PAGE)
-
-    def _find_first(self, scope: str, at_least: int) -> int | None:
-        """Return the lowest number from there on, because a purge may have left a large gap."""
-        statement = (
-            f"SELECT min(message_no) AS number FROM messages WHERE message_no >= ? AND {scope}"
-        )
-        [row] = self._database.query(statement, (at_least,))
-        number: int | None = row["number"]
-        return number
 
     # -- changing
 
@@ -357,10 +274,9 @@ class SQLiteOperator(QueueOperator):
             kept = [] if deleted else numbers
         return purged
 
-    def _slice_dead_letters(self, message_id: str | None) -> Iterator[list[int]]:
+    def _slice_dead_letters(self, message_id: str | None) -> Iterator[Sequence[int]]:
         numbers = self._list_numbers(f"state = {FAILED}", message_id, in_order=True)
-        for start in range(0, len(numbers), _MAX_ROWS):
-            yield numbers[start : start + _MAX_ROWS]
+        return _slice(numbers, _MAX_ROWS)
 
     def _list_numbers(
         self,
@@ -385,7 +301,6 @@ class SQLiteOperator(QueueOperator):
     def _delete(self, numbers: Sequence[int], state: int) -> int:
         def delete(connection: Connection) -> int:
             deleted = 0
-            create_results(connection)
             for number in numbers:
                 if any(
                     connection.execute(statement, (number, state)).rowcount
@@ -402,15 +317,6 @@ class SQLiteOperator(QueueOperator):
         return self._database.write(delete)
 
 
-def _is_written_as_it_is(text: str) -> bool:
-    """Return whether a body without escapes must contain this text to have it as a value."""
-    try:
-        float(text)
-    except ValueError:
-        return is_text(text)
-    return text.isdecimal()  # other numbers can be written in many ways
-
-
-def _has_error(reason: bytes | None, error: str | None) -> bool:
-    """Return whether a reason contains the text; SQLite knows cases only of ASCII letters."""
-    return reason is not None and contains_text(decode_text(reason), error or "")
+def _slice(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    for start in range(0, len(numbers), size):
+        yield numbers[start : start + size]

@@ -32,12 +32,7 @@ from holdfast.queue.manager import QueueKeywords, QueueManager, encode_checkpoin
 from holdfast.queue.message import AnyMessage, M, get_lease, pack_headers, unpack_headers
 from holdfast.queues.sqlite import inspection
 from holdfast.queues.sqlite.operator import ADD_ATTEMPT, SQLiteOperator
-from holdfast.queues.sqlite.schema import (
-    QUEUES,
-    add_headers,
-    create_results,
-    create_worker_notes,
-)
+from holdfast.queues.sqlite.schema import QUEUES
 from holdfast.queues.sqlite.timeline import agree_on_offset
 from holdfast.store.file_modes import Access
 from holdfast.store.sqlite.connection import Durability
@@ -53,10 +48,6 @@ _SLOT_WAIT_SECONDS = 0.002  # about as long as a commit that waits for the disk
 _TAKEN_AWAY = "another worker took the message over, or an operator cancelled it"
 
 PUSH = """
-INSERT INTO messages (queue_no, state, at_ms, dedupe, claims, refunds, id, body)
-VALUES (?, 0, ?, ?, 0, 0, ?, ?) ON CONFLICT DO NOTHING
-"""
-_PUSH_WITH_HEADERS = """
 INSERT INTO messages (queue_no, state, at_ms, dedupe, claims, refunds, id, body, headers)
 VALUES (?, 0, ?, ?, 0, 0, ?, ?, ?) ON CONFLICT DO NOTHING
 """
@@ -68,11 +59,13 @@ WHERE message_no {chosen} (
     SELECT message_no FROM messages
     WHERE queue_no = ?4 AND state = 0 AND at_ms <= ?2 ORDER BY at_ms, message_no LIMIT ?5)
 RETURNING message_no, claims, CAST(refunds AS INTEGER), NULL, CAST(id AS TEXT),
-    CAST(body AS BLOB), {headers}
+    CAST(body AS BLOB), headers
 """
+# A claim of one is a third faster, because it needs no list of numbers.
+_CLAIM_ONE, _CLAIM_MANY = _CLAIM.format(chosen="="), _CLAIM.format(chosen="IN")
 _EXPIRED = """
 SELECT message_no, CAST(claims AS INTEGER) + 1, CAST(refunds AS INTEGER), worker_no,
-    CAST(id AS TEXT), CAST(body AS BLOB), {headers}
+    CAST(id AS TEXT), CAST(body AS BLOB), headers
 FROM messages WHERE queue_no = ? AND state = 1 AND at_ms <= ? ORDER BY at_ms LIMIT ?
 """
 _TAKE_OVER = """
@@ -114,19 +107,6 @@ _ACKED: Sequence[LeaseLost | None] = (None,)
 
 # message_no, claims, refunds, the worker that it was taken over from, id, body, headers
 ClaimedRow = tuple[int, int, int, int | None, str, bytes, str | None]
-
-
-class _ClaimStatements:
-    """The statements that claim messages, with or without the column of headers."""
-
-    def __init__(self, headers: str) -> None:
-        # A claim of one is a third faster, because it needs no list of numbers.
-        self.one = _CLAIM.format(chosen="=", headers=headers)
-        self.many = _CLAIM.format(chosen="IN", headers=headers)
-        self.expired = _EXPIRED.format(headers=headers)
-
-
-_WITHOUT_HEADERS, _WITH_HEADERS = _ClaimStatements("NULL"), _ClaimStatements("headers")
 
 
 class SQLiteQueue(QueueManager[M]):
@@ -187,7 +167,6 @@ class SQLiteQueue(QueueManager[M]):
         self._seen_ms = 0
         self._take_over_at_ms = 0
         self._was_empty = False
-        self._claims = _WITHOUT_HEADERS
         self._checkpointed: set[int] = set()  # messages that this process saved a checkpoint of
 
     def _read_ms_after(self, seconds: float) -> int:
@@ -197,11 +176,12 @@ class SQLiteQueue(QueueManager[M]):
     # -- producing
 
     def _push(self, message: M, delay_seconds: float) -> str:
-        if self.tracing is not None:
-            return self.push_many([message], delay_seconds=delay_seconds)[0]
         body = self._codec.encode(message).decode()
         due_ms = self._get_due_ms(delay_seconds)
-        self._database.execute(PUSH, (self._queue_no, due_ms, self.dedupe, message.id, body))
+        headers = None if self.tracing is None else pack_headers(message)
+        self._database.execute(
+            PUSH, (self._queue_no, due_ms, self.dedupe, message.id, body, headers)
+        )
         return message.id
 
     def push_many(self, messages: Iterable[M], *, delay_seconds: float = 0.0) -> list[str]:
@@ -211,8 +191,9 @@ class SQLiteQueue(QueueManager[M]):
         batch: list[tuple[Any, ...]] = []
         queue_no, dedupe, encode = self._queue_no, self.dedupe, self._codec.encode
         for message in messages:
-            row = queue_no, due_ms, dedupe, message.id, encode(message).decode()
-            batch.append(row if self.tracing is None else (*row, pack_headers(message)))
+            headers = None if self.tracing is None else pack_headers(message)
+            body = encode(message).decode()
+            batch.append((queue_no, due_ms, dedupe, message.id, body, headers))
             pushed.append(message.id)
             if len(batch) >= _MAX_PUSHED:
                 self._push_batch(batch)
@@ -222,13 +203,7 @@ class SQLiteQueue(QueueManager[M]):
         return pushed
 
     def _push_batch(self, batch: Sequence[tuple[Any, ...]]) -> None:
-        def push(connection: Connection) -> None:
-            if self.tracing is not None:
-                add_headers(connection)
-            statement = PUSH if self.tracing is None else _PUSH_WITH_HEADERS
-            connection.executemany(statement, batch)
-
-        self._database.write(push)
+        self._database.write(lambda connection: connection.executemany(PUSH, batch))
 
     def _get_due_ms(self, delay_seconds: float) -> int:
         if not delay_seconds:
@@ -248,7 +223,7 @@ class SQLiteQueue(QueueManager[M]):
                 problem = f"malformed: {claims} claims, {refunds} of them not charged"
             if taken_from is not None:
                 from_worker = inspection.read_worker_id(self._database, taken_from)
-            if packed is not None:
+            if packed is not None and self.tracing is not None:
                 headers = unpack_headers(packed)
             deliveries.append(
                 Delivery(
@@ -282,9 +257,6 @@ class SQLiteQueue(QueueManager[M]):
             # after the commit, because a rollback undoes the registration, too
             self._worker_no = self._database.write(self._mark_seen)
             self._seen_ms = now_ms
-        if self.tracing is not None and self._claims is _WITHOUT_HEADERS:
-            self._database.write(add_headers)
-            self._claims = _WITH_HEADERS
         has_looked = now_ms >= self._take_over_at_ms
         rows = self._take_over(limit, now_ms) if has_looked else []
         if len(rows) < limit:
@@ -312,8 +284,8 @@ class SQLiteQueue(QueueManager[M]):
         ends_ms = self._read_ms_after(self.lease_seconds)
         values = (ends_ms, now_ms, self._worker_no, self._queue_no, limit)
         if limit == 1:
-            return self._database.execute(self._claims.one, values)[1]
-        return sorted(self._database.execute(self._claims.many, values)[1])
+            return self._database.execute(_CLAIM_ONE, values)[1]
+        return sorted(self._database.execute(_CLAIM_MANY, values)[1])
 
     def _take_over(self, limit: int, now_ms: int) -> list[ClaimedRow]:
         self._take_over_at_ms = now_ms + _TAKE_OVER_INTERVAL_MS
@@ -325,7 +297,7 @@ class SQLiteQueue(QueueManager[M]):
     def _take_over_rows(self, connection: Connection, limit: int) -> list[ClaimedRow]:
         now_ms = self._read_ms()
         values = self._queue_no, now_ms, limit
-        rows = connection.execute(self._claims.expired, values).fetchall()
+        rows = connection.execute(_EXPIRED, values).fetchall()
         ends_ms = self._read_ms_after(self.lease_seconds)
         for message_no, claims, refunds, worker_no, *_ in rows:
             connection.execute(_TAKE_OVER, (ends_ms, now_ms, self._worker_no, message_no))
@@ -354,7 +326,6 @@ class SQLiteQueue(QueueManager[M]):
             "UPDATE workers SET worker_id = ? WHERE worker_no = ?",
             (f"{host}-{pid}-{worker_no}", worker_no),
         )
-        create_worker_notes(connection)
         lease_ms = ceil(self.lease_seconds * 1000)
         connection.execute(
             "INSERT INTO worker_notes VALUES (?, ?, ?, ?, ?)",
@@ -363,7 +334,7 @@ class SQLiteQueue(QueueManager[M]):
         return worker_no
 
     def _explain_exhausted(self, delivery: Delivery) -> str:
-        past = inspection.read_attempts(self._database, delivery.handle)
+        past = inspection.read_histories(self._database, [delivery.handle])[delivery.handle]
         return f"; the last: {past[-1].reason}" if past else ""
 
     # -- renewing and settling
@@ -374,8 +345,8 @@ class SQLiteQueue(QueueManager[M]):
 
         def renew(connection: Connection) -> list[bool]:
             results = self._change(connection, leases, _RENEW, ends_ms, _IS_HELD)
-            if self._worker_no:  # its tables exist
-                connection.executemany(_SAVE_BEAT, beats)
+            connection.executemany(_SAVE_BEAT, beats)
+            if self._worker_no:
                 self._mark_busy(connection)
             return results
 
@@ -495,11 +466,8 @@ class SQLiteQueue(QueueManager[M]):
     # -- results
 
     def _save_result(self, lease: Lease, result: bytes) -> None:
-        def save(connection: Connection) -> int:
-            create_results(connection)
-            return connection.execute(_SAVE_RESULT, (result, *self._held(lease))).rowcount
-
-        _require_held(lease, self._database.write(save))
+        saved, _ = self._database.execute(_SAVE_RESULT, (result, *self._held(lease)))
+        _require_held(lease, saved)
 
     def load_result(self, message_id: str) -> Any:
         return inspection.read_result(self._database, self._queue_no, message_id)

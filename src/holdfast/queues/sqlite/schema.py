@@ -1,16 +1,16 @@
 """The tables of queues and their messages."""
 
-from sqlite3 import Connection
-
 from holdfast.errors import QueueUnavailable
-from holdfast.store.sqlite.connection import Schema, has_column
+from holdfast.store.sqlite.connection import Schema
 
 PENDING, LEASED, COMPLETED, FAILED = range(4)  # 4: an empty row that keeps its number
 
-# Results are in a table of their own, because they are looked up by the id, which has no
-# index in `messages`. The table is created when it is first needed, so files of earlier
-# versions can be used, too. `fence` is the claim that saved the result.
-_CREATE_RESULTS = (
+# Files of earlier commits lack these. Results are in a table of their own, because they are
+# looked up by the id, which has no index in `messages`. `fence` is the claim that saved the
+# result. `worker_notes` is what the console shows of a worker beside `workers`. `beats` are the
+# last beats of handlers, written with the renewal of their leases. A beat is only shown while
+# that claim holds the message, and deleted some seconds later.
+_ADDED_TABLES = (
     """
 CREATE TABLE IF NOT EXISTS results (
     message_no INTEGER PRIMARY KEY,
@@ -21,14 +21,7 @@ CREATE TABLE IF NOT EXISTS results (
 )
 """,
     "CREATE INDEX IF NOT EXISTS results_by_id ON results (queue_no, id)",
-)
-
-# The column of headers is added when a message with headers is first pushed or claimed. Earlier
-# versions name every column that they use, so they ignore it.
-_ADD_HEADERS = "ALTER TABLE messages ADD COLUMN headers TEXT"
-
-# What the console shows of a worker beside `workers`, whose columns earlier versions wrote.
-_CREATE_WORKER_NOTES = """
+    """
 CREATE TABLE IF NOT EXISTS worker_notes (
     worker_no INTEGER PRIMARY KEY,
     queue_no INTEGER NOT NULL,
@@ -36,18 +29,16 @@ CREATE TABLE IF NOT EXISTS worker_notes (
     started_ms INTEGER NOT NULL,
     lease_ms INTEGER NOT NULL
 )
-"""
-
-# The last beat of a handler, written with the renewal of its lease. It is only shown while that
-# claim holds the message, and deleted some seconds later.
-_CREATE_BEATS = """
+""",
+    """
 CREATE TABLE IF NOT EXISTS beats (
     message_no INTEGER PRIMARY KEY,
     fence INTEGER NOT NULL,
     beat_ms INTEGER NOT NULL,
     progress REAL
 )
-"""
+""",
+)
 
 # `at_ms` is when the message is due, when its lease ends, or when it was completed or
 # dead-lettered. In a dead letter that was cancelled while it was leased, `claimed_ms` is when
@@ -62,6 +53,8 @@ QUEUES = Schema(
     page_bytes=2048,
     is_bound=True,
     unavailable=QueueUnavailable,
+    added_columns=(("messages", "headers", "TEXT"),),
+    added_tables=_ADDED_TABLES,
     tables="""
 CREATE TABLE queues (queue_no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE boots (boot_id TEXT PRIMARY KEY, offset_ms INTEGER NOT NULL);
@@ -84,7 +77,8 @@ CREATE TABLE messages (
     claimed_ms INTEGER,
     id TEXT NOT NULL,
     reason TEXT,
-    body TEXT NOT NULL
+    body TEXT NOT NULL,
+    headers TEXT
 );
 CREATE INDEX states ON messages (queue_no, state, at_ms);
 CREATE UNIQUE INDEX ids ON messages (queue_no, id) WHERE dedupe AND state < 3;
@@ -107,21 +101,3 @@ CREATE TABLE checkpoints (
 ) WITHOUT ROWID
 """,
 )
-
-
-def add_headers(connection: Connection) -> None:
-    """Add the column of headers if it is missing, within a transaction of the caller."""
-    if not has_column(connection, "messages", "headers"):
-        connection.execute(_ADD_HEADERS)
-
-
-def create_worker_notes(connection: Connection) -> None:
-    """Create the tables of notes and beats if missing, in a transaction of the caller."""
-    connection.execute(_CREATE_WORKER_NOTES)
-    connection.execute(_CREATE_BEATS)
-
-
-def create_results(connection: Connection) -> None:
-    """Create the table of results if it is missing, within a transaction of the caller."""
-    for statement in _CREATE_RESULTS:
-        connection.execute(statement)

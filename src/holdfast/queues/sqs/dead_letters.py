@@ -4,8 +4,7 @@
                   between leaves two messages instead of none
     list          receive all of them, then make them visible again, because SQS has no
                   other way to read messages
-    redrive       SQS moves them itself if the policy allows it; otherwise send each back,
-                  then delete it
+    redrive       send each back, then delete it
 
 Dead letters that SQS moved by the redrive policy have no reason, because SQS knows none.
 Several queues may share one queue for their dead letters; each lists and moves only its own.
@@ -15,12 +14,11 @@ from __future__ import annotations  # keeps annotations as text, which loads no 
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.aws.errors import DENIED, NO_QUEUE, get_cause_code
+from holdfast.aws.errors import NO_QUEUE, get_cause_code
 from holdfast.errors import ConfigError, QueueUnavailable, Unsupported
-from holdfast.lease.clock import Clock, to_utc
+from holdfast.lease.clock import to_utc
 from holdfast.queue.message import MessageState
 from holdfast.queue.operator import Progress, QueueOperator, ignore_progress
 from holdfast.queues.sqs.address import QueueAddress, parse_address
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
     from holdfast.queue.info import MessageInfo
 
 _INSPECT_SECONDS = 30  # listed dead letters are visible again after this time at the latest
-_MOVE_TIMEOUT_SECONDS = 600.0
+_REMOVE_SECONDS = 600  # long enough to send back some thousand, one after the other
 _CANNOT_SEARCH = "SQS cannot be searched; only dead letters can (`holdfast dead`)"
 
 
@@ -57,11 +55,10 @@ class SQSDeadLetters(QueueOperator):
         self,
         source: QueueClient,
         configured: str | None,
-        clock: Clock,
         capabilities: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(f"sqs:{source.address.name}", capabilities)
-        self._source, self._configured, self._clock = source, configured, clock
+        self._source, self._configured = source, configured
         self._queue: QueueClient | None = None
 
     # -- finding their queue
@@ -174,22 +171,16 @@ class SQSDeadLetters(QueueOperator):
     def redrive(
         self, message_id: str | None = None, *, on_progress: Progress = ignore_progress
     ) -> int:
-        return self._redrive(None if message_id is None else {message_id}, on_progress)
+        message_ids = None if message_id is None else {message_id}
+        return self._remove(message_ids, self._send_back, on_progress)
 
     def redrive_many(self, messages: Sequence[MessageInfo]) -> int:
         """Move these dead letters back. All are received once, not once for each id."""
-        return self._redrive({message.id for message in messages}, ignore_progress)
+        message_ids = {message.id for message in messages}
+        return self._remove(message_ids, self._send_back, ignore_progress)
 
-    def _redrive(self, message_ids: Collection[str] | None, on_progress: Progress) -> int:
-        """Move the dead letters with these ids, or all, back and return their number."""
-        queue = self.find_queue()
-        if queue is None:
-            return 0
-        if message_ids is None and self._has_only_source_letters(queue):
-            moved = self._move_with_sqs(queue, on_progress)
-            if moved is not None:
-                return moved
-        return self._remove(message_ids, partial(send_copy, self._source), on_progress)
+    def _send_back(self, letter: Receipt) -> None:
+        send_copy(self._source, letter)
 
     def _remove(
         self,
@@ -198,7 +189,7 @@ class SQSDeadLetters(QueueOperator):
         on_progress: Progress,
     ) -> int:
         """Delete the dead letters with these ids, or all of them; call `before` with each."""
-        with self._receive_briefly(None) as (queue, letters):
+        with self._receive_briefly(None, _REMOVE_SECONDS) as (queue, letters):
             matches = [
                 letter
                 for letter in letters
@@ -214,63 +205,16 @@ class SQSDeadLetters(QueueOperator):
                 on_progress(1)
         return len(matches)
 
-    def _has_only_source_letters(self, queue: QueueClient) -> bool:
-        """Return whether the redrive policy of the source, and of no other queue, names it."""
-        if self._source.facts.dead_letter_arn != queue.facts.arn:
-            return False
-        try:
-            response = queue.call("list_dead_letter_source_queues")
-        except (ConfigError, QueueUnavailable) as error:
-            if get_cause_code(error) in _CANNOT_MOVE | DENIED:
-                return False
-            raise
-        return [url.rpartition("/")[2] for url in response["queueUrls"]] == [
-            self._source.address.name
-        ]
-
-    def _move_with_sqs(self, queue: QueueClient, on_progress: Progress) -> int | None:
-        """Let SQS move all dead letters and return their number, or None if it cannot.
-
-        The destination is given explicitly, because SQS does not know the source of dead
-        letters that Holdfast sent.
-        """
-        arn = queue.facts.arn
-        try:
-            queue.call_service(
-                "start_message_move_task", SourceArn=arn, DestinationArn=self._source.facts.arn
-            )
-        except (ConfigError, QueueUnavailable) as error:
-            if get_cause_code(error) in _CANNOT_MOVE:
-                return None
-            raise
-        give_up_at = self._clock.monotonic() + _MOVE_TIMEOUT_SECONDS
-        reported = 0
-        while True:
-            tasks = queue.call_service("list_message_move_tasks", SourceArn=arn)["Results"]
-            task = tasks[0] if tasks else {"Status": "RUNNING"}  # not listed yet
-            moved = int(task.get("ApproximateNumberOfMessagesMoved", 0))
-            on_progress(moved - reported)
-            reported = moved
-            if task["Status"] == "FAILED":
-                raise QueueUnavailable(
-                    f"{queue}: {moved} moved, then: {task.get('FailureReason')}"
-                )
-            if task["Status"] not in ("RUNNING", "CANCELLING"):
-                return moved
-            if self._clock.monotonic() >= give_up_at:
-                return moved  # SQS continues without this process
-            self._clock.sleep(0.5)
-
     # -- listing: no dead letter may stay hidden because it was listed
 
     @contextmanager
     def _receive_briefly(
-        self, limit: int | None
+        self, limit: int | None, hidden_seconds: int = _INSPECT_SECONDS
     ) -> Iterator[tuple[QueueClient, list[Receipt]]]:
         if (queue := self.find_queue()) is None:
             yield self._source, []
             return
-        received = _receive_all(queue, limit)
+        received = _receive_all(queue, limit, hidden_seconds)
         try:
             yield queue, [letter for letter in received if self._is_from_source(letter)]
         finally:
@@ -283,19 +227,7 @@ class SQSDeadLetters(QueueOperator):
         return source in (None, self._source.facts.arn)
 
 
-# Codes of servers that have no move tasks. AWS itself has them.
-_CANNOT_MOVE = frozenset(
-    {
-        "AWS.SimpleQueueService.UnsupportedOperation",
-        "InvalidAction",
-        "UnknownOperation",
-        "UnsupportedOperation",
-        "501",
-    }
-)
-
-
-def _receive_all(queue: QueueClient, limit: int | None) -> list[Receipt]:
+def _receive_all(queue: QueueClient, limit: int | None, hidden_seconds: int) -> list[Receipt]:
     """Receive all dead letters, the oldest first.
 
     This stops after two responses in a row without a new one, because SQS asks only some of
@@ -308,7 +240,7 @@ def _receive_all(queue: QueueClient, limit: int | None) -> list[Receipt]:
         left = MAX_BATCH_ENTRIES if limit is None else limit - len(received)
         batch = queue.receive(
             min(MAX_BATCH_ENTRIES, left),
-            visibility_seconds=_INSPECT_SECONDS,
+            visibility_seconds=hidden_seconds,
             wait_seconds=0,
             attributes=["All"],
         )

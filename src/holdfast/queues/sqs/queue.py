@@ -130,7 +130,7 @@ class SQSQueue(QueueManager[M]):
         self._warned_no_checkpoints = False
         self._sender = MessageSender(self._client, self._codec, group_by, clock, self._random)
         self.operator: SQSDeadLetters = SQSDeadLetters(
-            self._client, dead_letters, clock, self.capabilities
+            self._client, dead_letters, self.capabilities
         )
         self._reset_after_fork()
         after_fork.run_after_fork(self, SQSQueue._reset_after_fork)

@@ -49,7 +49,6 @@ _MAX_ATTRIBUTES = 10  # attributes of one message
 _VALUES = ("DataType", "StringValue", "BinaryValue")
 _NOT_TEXT = "[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 _MAX_REASON_CHARS, _MAX_DETAIL_CHARS = 1_000, 8_000
-_SHORT_REASON_BYTES = 150  # of a reason, name and type counted: it is kept before all the rest
 
 Attributes = Mapping[str, Mapping[str, Any]]
 
@@ -128,7 +127,11 @@ class MessageSender(Generic[M]):
         size = len(text.encode())
         max_bytes = self._client.check_size(message.id, size)
         if (headers := get_headers(message)) is not None:
-            attributes = _make_header_attributes(headers, max_bytes - size)
+            texts = {
+                name: {"DataType": "String", "StringValue": value}
+                for name, value in headers.items()
+            }
+            attributes = _select_fitting(texts, max_bytes - size)
             extra["MessageAttributes"] = attributes
             size += _count_bytes(attributes)
         return OutgoingMessage(message.id, text, size, extra)
@@ -166,16 +169,6 @@ class MessageSender(Generic[M]):
                 raise _make_send_error(self._client, failed)
             self._clock.sleep(_BACKOFF.delay(tries, self._random))
             batch = [message for message, _ in failed]
-
-
-def _make_header_attributes(headers: Headers, room: int) -> dict[str, Any]:
-    """Return the headers as attributes, without those that do not fit into `room` bytes."""
-    attributes: dict[str, Any] = {}
-    for name, value in headers.items():
-        with_it = {**attributes, name: {"DataType": "String", "StringValue": value}}
-        if len(with_it) <= _MAX_ATTRIBUTES and _count_bytes(with_it) <= room:
-            attributes = with_it
-    return attributes
 
 
 def read_headers(receipt: Receipt) -> Headers | None:
@@ -245,7 +238,9 @@ def send_copy(
     if get_message_id(receipt) == (assigned_id := get_assigned_id(receipt)):
         value = {"DataType": "String", "StringValue": assigned_id}
         sender_attributes[_ASSIGNED_ID] = value  # last, so no attribute gives way to it
-    attributes = _select_fitting(notes or {}, sender_attributes, room)
+    notes = dict(notes or {})
+    detail = {DETAIL: notes.pop(DETAIL)} if DETAIL in notes else {}
+    attributes = _select_fitting({**notes, **sender_attributes, **detail}, room)
     queue.send(
         receipt.sqs_id,
         body_bytes + _count_bytes(attributes),
@@ -304,36 +299,22 @@ def _get_sender_attributes(receipt: Receipt) -> dict[str, Any]:
     }
 
 
-def _select_fitting(
-    notes: Attributes, sender_attributes: Attributes, room: int
-) -> dict[str, Any]:
-    """Select the attributes that fit into `room` bytes.
+def _select_fitting(attributes: Attributes, room: int) -> dict[str, Any]:
+    """Select the attributes that fit into `room` bytes, the first ones first.
 
-    First come the notes with a short reason, then the sender's own attributes, then as much
-    of the reason and of the detail as there is room for.
+    A reason or a detail is shortened to the room that is left.
     """
-    short = {
-        name: _shorten(name, value, _SHORT_REASON_BYTES)
-        for name, value in notes.items()
-        if name != DETAIL
-    }
     fitting: dict[str, Any] = {}
-    for name, value in [*short.items(), *sender_attributes.items(), *notes.items()]:
-        others = {other: fitting[other] for other in fitting if other != name}
-        cut = _shorten(name, value, room - _count_bytes(others))
-        if len(others) < _MAX_ATTRIBUTES and cut.get("StringValue") != "":
-            with_it = {**others, name: cut}
-            fitting = with_it if _count_bytes(with_it) <= room else fitting
+    for name, value in attributes.items():
+        if name in (REASON, DETAIL):
+            left = max(0, room - _count_bytes({name: {**value, "StringValue": ""}}))
+            text = str(value["StringValue"]).encode()[:left].decode(errors="ignore")
+            value = {**value, "StringValue": text}
+        size = _count_bytes({name: value})
+        if len(fitting) < _MAX_ATTRIBUTES and size <= room and value.get("StringValue") != "":
+            fitting[name] = value
+            room -= size
     return fitting
-
-
-def _shorten(name: str, value: Mapping[str, Any], room: int) -> Mapping[str, Any]:
-    """Shorten a reason or a detail to `room` bytes, including its name and type."""
-    if name not in (REASON, DETAIL):
-        return value
-    left = max(0, room - _count_bytes({name: {**value, "StringValue": ""}}))
-    text = str(value["StringValue"]).encode()[:left].decode(errors="ignore")
-    return {**value, "StringValue": text}
 
 
 def _count_bytes(attributes: Attributes) -> int:

@@ -33,9 +33,10 @@ class Schema:
     page_bytes: int = 4096
     unavailable: type[HoldfastError] = StoreUnavailable  # raised for a fault that may pass
     is_bound: bool = False  # a process remembers numbers of rows, so it refuses another file
-    # Table, name and type of columns that files of earlier commits lack. Code that does not
-    # know them ignores them, so the version stays.
+    # Table, name and type of columns, and CREATE statements of tables and indexes, that files
+    # of earlier commits lack. Code that does not know them ignores them, so the version stays.
     added_columns: tuple[tuple[str, str, str], ...] = ()
+    added_tables: tuple[str, ...] = ()
 
     def is_current(self, connection: sqlite3.Connection, path: Path) -> bool:
         """Return whether the tables exist in this version.
@@ -69,14 +70,16 @@ class Schema:
 
     def create(self, connection: sqlite3.Connection) -> None:
         """Create the tables, within a transaction of the caller."""
-        for statement in self.tables.split(";\n"):
+        for statement in (*self.tables.split(";\n"), *self.added_tables):
             if statement.strip():
                 connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {self.application_id}")
         connection.execute(f"PRAGMA user_version = {self.version}")
 
-    def add_columns(self, connection: sqlite3.Connection) -> None:
-        """Add the columns that the file lacks."""
+    def add_missing(self, connection: sqlite3.Connection) -> None:
+        """Add the tables and columns that the file lacks."""
+        for statement in self.added_tables:
+            connection.execute(statement)  # takes no lock if the table exists
         for table, name, kind in self.added_columns:
             if not has_column(connection, table, name):
                 connection.execute("BEGIN IMMEDIATE")
@@ -139,7 +142,7 @@ def _prepare(
     connection: sqlite3.Connection, path: Path, schema: Schema, busy_seconds: float
 ) -> None:
     if _is_current(connection, path, schema):
-        schema.add_columns(connection)
+        schema.add_missing(connection)
         return
     # If two processes create a store at once, SQLite refuses one of them without waiting.
     retry_while_busy(lambda: _enable_wal(connection, path, schema), busy_seconds)

@@ -1,7 +1,7 @@
 """A simulation of Amazon SQS in this process, whose clock and failures a test controls.
 
     service.py    SimulatedSqs, which a test makes and inspects, its clients and recorded calls
-    registry.py   queues by name: create, find, configure, delete, and move dead letters
+    registry.py   queues by name: create, find, configure and delete
     message_calls.py        the operations on messages
     queue.py, message.py    the state of a queue
     faults.py               scripted failures

@@ -31,7 +31,6 @@ _STATUSES = {
     "OverLimit": 403,
     "ReceiptHandleIsInvalid": 404,
     "RequestThrottled": 403,
-    "ResourceNotFoundException": 404,
     "ServiceUnavailable": 503,
     "SignatureDoesNotMatch": 403,
 }
@@ -59,8 +58,6 @@ _OWN_REASONS = {"DelaySeconds": "DelaySeconds must be >= {} and <= {}."}
 _RANGES = {
     "DelaySeconds": (0, 900),
     "MaxNumberOfMessages": (1, 10),
-    "MaxNumberOfMessagesPerSecond": (0, 500),
-    "MaxResults": (1, 10),
     "VisibilityTimeout": (0, 43_200),
     "WaitTimeSeconds": (0, 20),
 }
@@ -130,13 +127,6 @@ def missing_parameter_error(parameter: str) -> ServiceError:
     return ServiceError(
         "MissingParameter", f"The request must contain the parameter {parameter}."
     )
-
-
-def check_names(names: list[str], known: frozenset[str]) -> list[str]:
-    """Return the names of attributes. Raises ServiceError for one that is not known."""
-    if unknown := [name for name in names if name not in known]:
-        raise ServiceError("InvalidAttributeName", f"Unknown Attribute {unknown[0]}.")
-    return names
 
 
 def read_number(params: Mapping[str, Any], name: str, default: int) -> int:

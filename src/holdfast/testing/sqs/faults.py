@@ -6,7 +6,7 @@ not retry by themselves, so the caller sees every scripted fault.
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from threading import Event, Lock
+from threading import Lock
 
 from botocore.exceptions import ReadTimeoutError
 
@@ -60,8 +60,6 @@ class Faults:
         self._operations = frozenset(operations)
         self._script: list[_Scripted] = []
         self._lock = Lock()
-        self._answering = Event()
-        self._answering.set()
 
     def fail(
         self,
@@ -106,28 +104,12 @@ class Faults:
         refusal = ServiceError(code, f"Scripted by a test: {code}.")
         self._add(operation, RefusedEntries(positions, refusal), after, times)
 
-    def freeze(self) -> None:
-        """Let calls wait until `thaw`, and fail at their client's read timeout."""
-        self._answering.clear()
-
-    def thaw(self) -> None:
-        """Respond again, also to calls that are waiting."""
-        self._answering.set()
-
     def clear(self) -> None:
-        """Remove all scripted faults, and thaw."""
+        """Remove all scripted faults."""
         with self._lock:
             self._script.clear()
-        self.thaw()
 
     # -- for the service
-
-    def wait_while_frozen(self, endpoint_url: str, timeout_seconds: float) -> None:
-        """Wait while frozen. Raises ReadTimeoutError at the client's read timeout."""
-        if not self._answering.is_set() and not self._clock.wait(
-            self._answering, timeout_seconds
-        ):
-            raise ReadTimeoutError(endpoint_url=endpoint_url)
 
     def take_fault(self, operation: str) -> Fault | None:
         """Return the fault of this call, or None, and use it up."""

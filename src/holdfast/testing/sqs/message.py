@@ -46,7 +46,7 @@ class IdSource:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
     def make_handle(self) -> str:
-        """Return a new receipt or task handle, which is long and opaque."""
+        """Return a new receipt handle, which is long and opaque."""
         return base64.b64encode(self._random.randbytes(96)).decode()
 
 
@@ -84,20 +84,6 @@ class StoredMessage:
             handle=handle,
             visible_at=visible_at,
             is_doubled=False,
-        )
-
-    def redriven(self, message_id: str, now: float, wall_ms: int) -> "StoredMessage":
-        """Return the message as a move task sends it, which AWS counts as a new one."""
-        return StoredMessage(
-            message_id=message_id,
-            body=self.body,
-            attributes=self.attributes,
-            sent_at=now,
-            sent_ms=wall_ms,
-            visible_at=now,
-            trace_header=self.trace_header,
-            group_id=self.group_id,
-            deduplication_id=self.deduplication_id,
         )
 
     def to_response(self, system: Iterable[str], own: tuple[str, ...]) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from holdfast.testing.sqs.errors import (
     MESSAGE_GONE,
     NOT_IN_FLIGHT,
     ServiceError,
-    check_names,
     invalid_value_error,
     missing_parameter_error,
     out_of_range_error,
@@ -33,7 +32,6 @@ from holdfast.testing.sqs.errors import (
     sqs_error,
 )
 from holdfast.testing.sqs.message import (
-    SYSTEM_ATTRIBUTES,
     IdSource,
     StoredMessage,
     compute_md5,
@@ -195,22 +193,20 @@ class ReceiveCalls:
         registry: QueueRegistry,
         clock: Clock,
         lock: AbstractContextManager[Any],
-        in_flight_limit: int,
     ) -> None:
         self._registry, self._clock, self._lock = registry, clock, lock
-        self._in_flight_limit = in_flight_limit
 
-    def receive(self, region: str, params: dict[str, Any]) -> Response:
+    def receive(self, params: dict[str, Any]) -> Response:
         """Handle ReceiveMessage."""
         with self._lock:
-            request = _parse_request(self._registry.find(region, params["QueueUrl"]), params)
+            request = _parse_request(self._registry.find(params["QueueUrl"]), params)
         deadline = self._clock.monotonic() + request.wait_seconds
         while True:
             waiter = Event()
             with self._lock:
                 now = self._clock.monotonic()
                 # Looked up each time, because it may be deleted during the wait.
-                queue = self._registry.find(region, params["QueueUrl"])
+                queue = self._registry.find(params["QueueUrl"])
                 if (messages := self._take(queue, request)) or now >= deadline:
                     system, own = request.system_attributes, request.own_attributes
                     selected = [message.to_response(system, own) for message in messages]
@@ -228,16 +224,10 @@ class ReceiveCalls:
                 queue.waiters.discard(waiter)
 
     def _take(self, queue: SimulatedQueue, request: ReceiveRequest) -> list[StoredMessage]:
-        queue.settle()
-        room = self._in_flight_limit - queue.in_flight
-        if room <= 0:
-            if request.wait_seconds or queue.settings.is_fifo:
-                return []
-            raise ServiceError("OverLimit", "Too many messages are in flight.")
         redrive = queue.settings.redrive
         dead_letters = self._registry.find_by_arn(redrive.target_arn) if redrive else None
         delivered, exhausted = queue.take(
-            min(request.limit, room),
+            request.limit,
             request.visibility_seconds,
             redrive.max_receives if redrive and dead_letters else float("inf"),
         )
@@ -272,7 +262,7 @@ def _parse_request(queue: SimulatedQueue, params: dict[str, Any]) -> ReceiveRequ
         wait_seconds=read_number(
             params, "WaitTimeSeconds", get_default("ReceiveMessageWaitTimeSeconds")
         ),
-        system_attributes=tuple(check_names(names, frozenset({*SYSTEM_ATTRIBUTES, "All"}))),
+        system_attributes=tuple(names),
         own_attributes=tuple(params.get("MessageAttributeNames") or ()),
     )
 
@@ -336,7 +326,6 @@ def _find_message(
     queue: SimulatedQueue, entry: dict[str, Any]
 ) -> tuple[int, StoredMessage | None]:
     """Return the message of a receipt with its number, or None if it is gone."""
-    queue.settle()
     if (number := queue.receipts.get(entry["ReceiptHandle"])) is None:
         raise ServiceError(*INVALID_HANDLE)
     return number, queue.get(number)

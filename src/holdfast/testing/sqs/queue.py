@@ -4,18 +4,18 @@
                            ^          |
                            +----------+  its visibility expired, or was set to 0
 
-A message is hidden until `visible_at`, for any reason. The heaps only say which message to
-check next. The message's own record decides, so entries of earlier states are harmless.
+A message is hidden until `visible_at`, for any reason: it is delayed if it has no receipt
+handle yet, and in flight otherwise. Messages are kept in the order in which they were added.
 """
 
-import heapq
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from threading import Event
 
 from holdfast.lease.clock import Clock
-from holdfast.testing.sqs.errors import ServiceError, check_names, out_of_range_error
+from holdfast.testing.sqs.errors import out_of_range_error
 from holdfast.testing.sqs.message import IdSource, StoredMessage
 
 DEDUPLICATION_SECONDS = 300.0
@@ -28,24 +28,6 @@ _DEFAULTS = {
     "SqsManagedSseEnabled": "true",
     "VisibilityTimeout": "30",
 }
-_FIFO_DEFAULTS = {
-    "ContentBasedDeduplication": "false",
-    "DeduplicationScope": "queue",
-    "FifoThroughputLimit": "perQueue",
-}
-_RANGES = {
-    "DelaySeconds": (0, 900),
-    "MaximumMessageSize": (1024, 1_048_576),
-    "MessageRetentionPeriod": (60, 1_209_600),
-    "ReceiveMessageWaitTimeSeconds": (0, 20),
-    "VisibilityTimeout": (0, 43_200),
-}
-# Stored and shown, without an effect here.
-_WITHOUT_EFFECT = frozenset(
-    {"KmsDataKeyReusePeriodSeconds", "KmsMasterKeyId", "Policy", "RedriveAllowPolicy"}
-)
-_FIFO_ONLY = frozenset({*_FIFO_DEFAULTS, "FifoQueue"})
-SETTABLE = frozenset({*_DEFAULTS, *_FIFO_ONLY, *_WITHOUT_EFFECT, "RedrivePolicy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +40,21 @@ class RedrivePolicy:
 
 @dataclass(frozen=True, slots=True)
 class QueueAttributes:
-    """Checked attributes as strings, the form that AWS accepts and returns."""
+    """Attributes as strings, the form that AWS accepts and returns."""
 
     texts: Mapping[str, str]
 
     @classmethod
     def of(cls, attributes: Mapping[str, str]) -> "QueueAttributes":
         """Return the attributes of a new queue, with the defaults filled in."""
-        fifo = attributes.get("FifoQueue") == "true"
-        return cls(_DEFAULTS | (_FIFO_DEFAULTS if fifo else {})).changed(
-            attributes, is_new=True
-        )
+        return cls(_DEFAULTS).changed(attributes)
 
-    def changed(
-        self, attributes: Mapping[str, str], *, is_new: bool = False
-    ) -> "QueueAttributes":
-        """Return the attributes with these changes; an empty string removes an attribute."""
+    def changed(self, attributes: Mapping[str, str]) -> "QueueAttributes":
+        """Return the attributes with these changes; an empty string removes an attribute.
+
+        Neither names nor values are checked, except those of a redrive policy.
+        """
         texts = {**self.texts, **attributes}
-        for name, value in attributes.items():
-            _check(name, value, is_fifo=texts.get("FifoQueue") == "true", is_new=is_new)
         after = QueueAttributes({name: value for name, value in texts.items() if value != ""})
         after.redrive  # noqa: B018  # refuses a policy that cannot be read
         return after
@@ -109,22 +87,6 @@ class QueueAttributes:
         return RedrivePolicy(str(target), count)
 
 
-def _check(name: str, value: str, *, is_fifo: bool, is_new: bool) -> None:
-    check_names([name], SETTABLE if is_fifo else SETTABLE - _FIFO_ONLY)
-    if name == "FifoQueue" and not (is_new and value == "true"):
-        raise _invalid_attribute_error(name, " Reason: Modifying queue type is not supported.")
-    if name in _RANGES and value != "":
-        low, high = _RANGES[name]
-        if not value.isdecimal() or not low <= int(value) <= high:
-            raise _invalid_attribute_error(name)
-
-
-def _invalid_attribute_error(name: str, reason: str = "") -> ServiceError:
-    return ServiceError(
-        "InvalidAttributeValue", f"Invalid value for the parameter {name}.{reason}"
-    )
-
-
 class SimulatedQueue:
     """One queue. It is not thread-safe; the caller must hold the service's lock."""
 
@@ -137,23 +99,18 @@ class SimulatedQueue:
         clock: Clock,
         ids: IdSource,
     ) -> None:
-        self.name, self.region = name, region
+        self.name = name
         self.arn = f"arn:aws:sqs:{region}:{account}:{name}"
         self.url = f"https://sqs.{region}.amazonaws.com/{account}/{name}"
-        self._stamps: dict[str, str] = {}
         self.waiters: set[Event] = set()
         self._clock, self._ids = clock, ids
-        self._messages: dict[int, StoredMessage] = {}
+        self._messages: dict[int, StoredMessage] = {}  # by number, oldest first
         self.receipts: dict[str, int] = {}
         """The number of the message that each receipt handle stands for."""
-        self._ready: list[int] = []
-        self._hidden: list[tuple[float, int]] = []
-        self._ages: list[tuple[float, int]] = []
-        self._in_flight: set[int] = set()
-        self._groups: dict[str, dict[int, None]] = {}  # FIFO: each group's messages, in order
         # FIFO: the first message with a deduplication id, and until when it counts
-        self._sent: dict[tuple[str, str], tuple[StoredMessage, float]] = {}
+        self._sent: dict[str, tuple[StoredMessage, float]] = {}
         self._numbers = 0
+        self._oldest_sent_at = inf  # or earlier, if that message is gone
         self.configure(settings)
 
     @property
@@ -171,20 +128,17 @@ class SimulatedQueue:
     def configure(self, settings: QueueAttributes) -> None:
         """Change the attributes that can be set."""
         self.settings = settings
-        stamp = str(self.wall_ms // 1000)
-        self._stamps = {"CreatedTimestamp": stamp, **self._stamps}
-        self._stamps["LastModifiedTimestamp"] = stamp
         self.wake()
 
     def measure(self) -> dict[str, str]:
         """Return the attributes that the queue reports."""
-        ready = sum(1 for _ in self.ready_messages())
-        delayed = len(self._messages) - ready - self.in_flight
+        now = self._remove_old()
+        hidden = [message for message in self._messages.values() if message.visible_at > now]
+        in_flight = sum(message.handle != "" for message in hidden)
         return {
-            "ApproximateNumberOfMessages": str(ready),
-            "ApproximateNumberOfMessagesDelayed": str(delayed),
-            "ApproximateNumberOfMessagesNotVisible": str(self.in_flight),
-            **self._stamps,
+            "ApproximateNumberOfMessages": str(len(self._messages) - len(hidden)),
+            "ApproximateNumberOfMessagesDelayed": str(len(hidden) - in_flight),
+            "ApproximateNumberOfMessagesNotVisible": str(in_flight),
             "QueueArn": self.arn,
         }
 
@@ -195,10 +149,9 @@ class SimulatedQueue:
         number = self._numbers = self._numbers + 1
         if self.settings.is_fifo:
             message = replace(message, sequence_number=f"{number:020d}")
-            self._groups.setdefault(message.group_id, {})[number] = None
         self._messages[number] = message
-        heapq.heappush(self._ages, (message.sent_at, number))
-        self._hide(number, message)
+        self._oldest_sent_at = min(self._oldest_sent_at, message.sent_at)
+        self.wake()
         return message
 
     def add_once(self, message: StoredMessage) -> StoredMessage:
@@ -209,12 +162,11 @@ class SimulatedQueue:
         """
         if not self.settings.is_fifo:
             return self.add(message)
-        by_group = self.settings.texts.get("DeduplicationScope") == "messageGroup"
-        key = message.group_id if by_group else "", message.deduplication_id
-        sent, until = self._sent.get(key, (message, self.now))
+        sent, until = self._sent.get(message.deduplication_id, (message, self.now))
         if until <= self.now:
             sent = self.add(message)
-            self._sent[key] = sent, self.now + DEDUPLICATION_SECONDS
+            until = self.now + DEDUPLICATION_SECONDS
+            self._sent[message.deduplication_id] = sent, until
         return sent
 
     # -- receiving
@@ -224,136 +176,94 @@ class SimulatedQueue:
     ) -> tuple[list[StoredMessage], list[StoredMessage]]:
         """Deliver up to `limit` messages, and remove those with `max_receives` receives.
 
-        Returns the messages that were delivered, and those that were removed.
+        Returns the messages that were delivered, and those that were removed. A group of a
+        FIFO queue is delivered in order, so a hidden message holds back those after it.
         """
-        now = self.settle()
+        now = self._remove_old()
         delivered: list[StoredMessage] = []
-        exhausted: list[StoredMessage] = []
-        numbers, passed_over = set[int](), []
-        while self._ready and len(delivered) < limit:
-            number = heapq.heappop(self._ready)
-            if number in numbers or not self._is_deliverable(number, now):
+        exhausted: list[int] = []
+        held_groups = set[str]()
+        for number, message in self._messages.items():
+            if len(delivered) == limit:
+                break
+            if message.group_id in held_groups:
                 continue
-            if not self._is_its_turn(number, numbers):
-                passed_over.append(number)
-            elif self._messages[number].receives >= max_receives:
-                exhausted.append(self.pop(number))
+            if message.visible_at > now and not message.is_doubled:
+                if self.settings.is_fifo:
+                    held_groups.add(message.group_id)
+            elif message.receives >= max_receives:
+                exhausted.append(number)
             else:
-                numbers.add(number)
                 delivered.append(self._deliver(number, now, now + visibility_seconds))
-        for number in passed_over:
-            heapq.heappush(self._ready, number)
-        return delivered, exhausted
-
-    def _is_deliverable(self, number: int, now: float) -> bool:
-        message = self._messages.get(number)
-        return message is not None and (message.is_doubled or message.visible_at <= now)
-
-    def _is_its_turn(self, number: int, taken: set[int]) -> bool:
-        """Return whether a FIFO group has no earlier message left, except in this receive."""
-        if not self.settings.is_fifo:
-            return True
-        group = self._groups[self._messages[number].group_id]
-        return next(waiting for waiting in group if waiting not in taken) == number
+        return delivered, [self._messages.pop(number) for number in exhausted]
 
     def _deliver(self, number: int, now: float, until: float) -> StoredMessage:
         handle = self._ids.make_handle()
         message = self._messages[number].received(handle, now, self.wall_ms, until)
         self._messages[number] = message
         self.receipts[handle] = number
-        self._in_flight.add(number)
-        self._hide(number, message)
+        self.wake()
         return message
 
     # -- by number
 
     def get(self, number: int) -> StoredMessage | None:
         """Return the message, or None if it was deleted, purged or moved, or is too old."""
+        self._remove_old()
         return self._messages.get(number)
 
     def delete(self, number: int) -> None:
         """Delete the message."""
-        self.pop(number)
+        del self._messages[number]
         self.wake()  # the next message of its group may be deliverable
 
     def hide(self, number: int, until: float) -> None:
         """Hide the message until then."""
-        message = self._messages[number] = replace(self._messages[number], visible_at=until)
-        self._in_flight.add(number)
-        self._hide(number, message)
+        self._messages[number] = replace(self._messages[number], visible_at=until)
+        self.wake()
 
     # -- all messages
 
-    def settle(self) -> float:
-        """Apply the time, and return it.
-
-        Messages that are too old are removed, and those no longer hidden are shown.
-        """
+    def _remove_old(self) -> float:
+        """Remove the messages that are too old, and return the time."""
         now = self.now
-        retention_seconds = self.settings.get_number("MessageRetentionPeriod")
-        while self._ages and self._ages[0][0] + retention_seconds <= now:
-            _, number = heapq.heappop(self._ages)
-            if number in self._messages:
-                self.pop(number)
-        while self._hidden and self._hidden[0][0] <= now:
-            until, number = heapq.heappop(self._hidden)
-            if number in self._messages and self._messages[number].visible_at == until:
-                self._in_flight.discard(number)
-                heapq.heappush(self._ready, number)
+        sent_before = now - self.settings.get_number("MessageRetentionPeriod")
+        if self._oldest_sent_at <= sent_before:
+            self._messages = {
+                number: message
+                for number, message in self._messages.items()
+                if message.sent_at > sent_before
+            }
+            ages = (message.sent_at for message in self._messages.values())
+            self._oldest_sent_at = min(ages, default=inf)
         return now
 
     def next_change_at(self) -> float:
-        """Return when the next hidden message may become visible."""
-        return self._hidden[0][0] if self._hidden else float("inf")
-
-    @property
-    def in_flight(self) -> int:
-        """The number of messages in flight."""
-        return len(self._in_flight)
-
-    def ready_messages(self) -> Iterator[tuple[int, StoredMessage]]:
-        """Yield the visible messages with their numbers, in order."""
-        now = self.settle()
-        for number, message in sorted(self._messages.items()):
-            if message.visible_at <= now:
-                yield number, message
+        """Return when the next hidden message becomes visible."""
+        now = self.now
+        hidden = (m.visible_at for m in self._messages.values() if m.visible_at > now)
+        return min(hidden, default=inf)
 
     def mark_for_redelivery(self, message_id: str | None) -> int:
         """Make messages in flight deliverable once more, and return their number."""
-        self.settle()
+        now = self._remove_old()
         doubled = [
             number
-            for number in sorted(self._in_flight)
-            if message_id in (None, self._messages[number].message_id)
+            for number, message in self._messages.items()
+            if message.visible_at > now and message.handle
+            if message_id in (None, message.message_id)
         ]
         for number in doubled:
             self._messages[number] = replace(self._messages[number], is_doubled=True)
-            heapq.heappush(self._ready, number)
         self.wake()
         return len(doubled)
 
     def clear(self) -> None:
         """Remove all messages and deduplication ids."""
-        for number in list(self._messages):
-            self.pop(number)
+        self._messages.clear()
         self._sent.clear()
 
     def wake(self) -> None:
         """Let long polls check the queue again."""
         for waiter in self.waiters:
             waiter.set()
-
-    def _hide(self, number: int, message: StoredMessage) -> None:
-        heapq.heappush(self._hidden, (message.visible_at, number))
-        self.wake()
-
-    def pop(self, number: int) -> StoredMessage:
-        """Remove a message without delivering it, and return it."""
-        message = self._messages.pop(number)
-        self._in_flight.discard(number)
-        if self.settings.is_fifo:
-            group = self._groups[message.group_id]
-            del group[number]
-            if not group:
-                del self._groups[message.group_id]
-        return message

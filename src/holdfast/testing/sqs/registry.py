@@ -1,26 +1,20 @@
-"""The queues of all regions, by name: create, find, configure, delete, and move dead letters.
-
-A move task is done when its call returns, whatever rate it asks for.
-"""
+"""The queues by name: create, find, configure and delete."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from holdfast.lease.clock import Clock
 from holdfast.testing.sqs.errors import (
-    NO_QUEUE,
     QUEUE_MISSING,
     ServiceError,
-    check_names,
     invalid_value_error,
     out_of_range_error,
-    read_number,
 )
 from holdfast.testing.sqs.message import IdSource
-from holdfast.testing.sqs.queue import SETTABLE, QueueAttributes, SimulatedQueue
+from holdfast.testing.sqs.queue import QueueAttributes, SimulatedQueue
 
 ACCOUNT = "123456789012"
+REGION = "us-east-1"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
 
@@ -33,79 +27,72 @@ class QueueRegistry:
 
     def __init__(self, clock: Clock, ids: IdSource) -> None:
         self._clock, self._ids = clock, ids
-        self._queues: dict[tuple[str, str], SimulatedQueue] = {}
+        self._queues: dict[str, SimulatedQueue] = {}
 
     # -- finding
 
-    def find(self, region: str, url: str) -> SimulatedQueue:
-        """Return the queue with this URL in the client's region; raise if there is none."""
-        queue = self._queues.get((region, url.rsplit("/", 1)[-1]))
+    def find(self, url: str) -> SimulatedQueue:
+        """Return the queue with this URL; raise if there is none."""
+        queue = self._queues.get(url.rsplit("/", 1)[-1])
         # A bare name is enough. A URL must be this queue's, including region and account.
         if queue is None or url not in (queue.name, queue.url):
             raise ServiceError(*QUEUE_MISSING)
         return queue
 
     def find_by_name(self, name: str) -> SimulatedQueue:
-        """Return the queue with this name in any region. Only for tests."""
-        for (_, queue_name), queue in self._queues.items():
-            if queue_name == name:
-                return queue
-        raise ValueError(f"there is no queue {name!r}")
+        """Return the queue with this name. Only for tests."""
+        if name not in self._queues:
+            raise ValueError(f"there is no queue {name!r}")
+        return self._queues[name]
 
     def find_by_arn(self, arn: str) -> SimulatedQueue | None:
         """Return the queue with this ARN, or None."""
         return next((queue for queue in self._queues.values() if queue.arn == arn), None)
 
-    def iter_sources(self, dead_letters: SimulatedQueue) -> Iterator[SimulatedQueue]:
-        """Yield the queues whose redrive policy names this one."""
-        for queue in self._queues.values():
-            redrive = queue.settings.redrive
-            if redrive is not None and redrive.target_arn == dead_letters.arn:
-                yield queue
-
     # -- operations
 
-    def create(self, region: str, params: Params) -> Response:
+    def create(self, params: Params) -> Response:
         """Handle CreateQueue."""
         name, attributes = params["QueueName"], params.get("Attributes") or {}
         _check_name(name, is_fifo=attributes.get("FifoQueue") == "true")
         settings = QueueAttributes.of(attributes)
-        if (existing := self._queues.get((region, name))) is not None:
+        if (existing := self._queues.get(name)) is not None:
             return {"QueueUrl": _check_unchanged(existing, attributes).url}
         self._check_redrive(settings)
-        queue = SimulatedQueue(name, region, ACCOUNT, settings, self._clock, self._ids)
-        self._queues[region, name] = queue
+        queue = SimulatedQueue(name, REGION, ACCOUNT, settings, self._clock, self._ids)
+        self._queues[name] = queue
         return {"QueueUrl": queue.url}
 
     def delete(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle DeleteQueue."""
-        del self._queues[queue.region, queue.name]
+        del self._queues[queue.name]
         queue.wake()
         return {}
 
-    def get_url(self, region: str, params: Params) -> Response:
+    def get_url(self, params: Params) -> Response:
         """Handle GetQueueUrl."""
-        queue = self._queues.get((region, params["QueueName"]))
+        queue = self._queues.get(params["QueueName"])
         if queue is None or params.get("QueueOwnerAWSAccountId", ACCOUNT) != ACCOUNT:
             raise ServiceError(*QUEUE_MISSING)
         return {"QueueUrl": queue.url}
 
-    def list_all(self, region: str, params: Params) -> Response:
+    def list_all(self, params: Params) -> Response:
         """Handle ListQueues."""
         prefix = params.get("QueueNamePrefix") or ""
-        urls = sorted(
-            queue.url
-            for (known_region, name), queue in self._queues.items()
-            if known_region == region and name.startswith(prefix)
-        )
-        return _make_page("QueueUrls", urls, params)
+        found = (q for name, q in self._queues.items() if name.startswith(prefix))
+        urls = sorted(queue.url for queue in found)
+        start = int(params.get("NextToken") or 0)
+        end = start + (params.get("MaxResults") or 1000)
+        response: Response = {"QueueUrls": urls[start:end]} if urls[start:end] else {}
+        # AWS pages only if the request has MaxResults.
+        if params.get("MaxResults") and end < len(urls):
+            response["NextToken"] = str(end)
+        return response
 
     def get_attributes(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle GetQueueAttributes."""
-        measured = queue.measure()
-        known = frozenset({*SETTABLE, *measured, "All"})
-        names = check_names(params.get("AttributeNames") or [], known)
-        all_attributes = {**queue.settings.texts, **measured}
+        names = params.get("AttributeNames") or ()
+        all_attributes = {**queue.settings.texts, **queue.measure()}
         selected = {n: v for n, v in all_attributes.items() if n in names or "All" in names}
         return {"Attributes": selected} if selected else {}
 
@@ -120,12 +107,6 @@ class QueueRegistry:
         """Handle PurgeQueue."""
         queue.clear()
         return {}
-
-    def list_sources(self, queue: SimulatedQueue, params: Params) -> Response:
-        """Handle ListDeadLetterSourceQueues."""
-        urls = sorted(source.url for source in self.iter_sources(queue))
-        # AWS spells this name with a small letter, and always includes it.
-        return {"queueUrls": [], **_make_page("queueUrls", urls, params)}
 
     # -- checks
 
@@ -162,68 +143,3 @@ def _check_unchanged(existing: SimulatedQueue, attributes: dict[str, str]) -> Si
                 f"for attribute {name}",
             )
     return existing
-
-
-def _make_page(name: str, urls: list[str], params: Params) -> Response:
-    start = int(params.get("NextToken") or 0)
-    end = start + (params.get("MaxResults") or 1000)
-    response: Response = {name: urls[start:end]} if urls[start:end] else {}
-    # AWS pages only if the request has MaxResults.
-    if params.get("MaxResults") and end < len(urls):
-        response["NextToken"] = str(end)
-    return response
-
-
-class MessageMoves:
-    """The move tasks of all queues. The caller must hold the service's lock."""
-
-    def __init__(self, registry: QueueRegistry, ids: IdSource) -> None:
-        self._registry, self._ids = registry, ids
-        self._tasks: list[Response] = []
-
-    def start(self, region: str, params: Params) -> Response:
-        """Handle StartMessageMoveTask."""
-        source = self._find_queue(params["SourceArn"], "SourceArn")
-        destination_arn = params.get("DestinationArn") or ""
-        if destination_arn:
-            self._find_queue(destination_arn, "DestinationArn")
-        if not any(self._registry.iter_sources(source)):
-            raise invalid_value_error("Source queue must be configured as a Dead Letter Queue.")
-        read_number(params, "MaxNumberOfMessagesPerSecond", 0)
-        waiting = list(source.ready_messages())
-        task: Response = {
-            "Status": "COMPLETED",
-            "SourceArn": source.arn,
-            "ApproximateNumberOfMessagesToMove": len(waiting),
-            "ApproximateNumberOfMessagesMoved": 0,
-            "StartedTimestamp": source.wall_ms,
-        }
-        if destination_arn:
-            task["DestinationArn"] = destination_arn
-        for number, message in waiting:
-            target_arn = destination_arn or message.source_arn
-            if (target := self._registry.find_by_arn(target_arn)) is None:
-                failure = NO_QUEUE if target_arn else "CouldNotDetermineMessageSource"
-                task |= {"Status": "FAILED", "FailureReason": failure}
-                break
-            message_id = self._ids.make_uuid()
-            target.add(source.pop(number).redriven(message_id, target.now, target.wall_ms))
-            task["ApproximateNumberOfMessagesMoved"] += 1
-        self._tasks.insert(0, task)
-        return {"TaskHandle": self._ids.make_handle()}
-
-    def list_tasks(self, region: str, params: Params) -> Response:
-        """Handle ListMessageMoveTasks, the newest first."""
-        source = self._find_queue(params["SourceArn"], "SourceArn")
-        limit = read_number(params, "MaxResults", 1)
-        tasks = [task for task in self._tasks if task["SourceArn"] == source.arn]
-        return {"Results": tasks[:limit]}
-
-    def _find_queue(self, arn: str, parameter: str) -> SimulatedQueue:
-        queue = self._registry.find_by_arn(arn)
-        if queue is None:
-            raise ServiceError(
-                "ResourceNotFoundException",
-                f"The resource that you specified for the {parameter} parameter doesn't exist.",
-            )
-        return queue

@@ -26,9 +26,8 @@ from holdfast.testing.sqs.message_calls import (
     send_message,
 )
 from holdfast.testing.sqs.queue import SimulatedQueue
-from holdfast.testing.sqs.registry import MessageMoves, QueueRegistry, Response
+from holdfast.testing.sqs.registry import REGION, QueueRegistry, Response
 
-MAX_IN_FLIGHT = 120_000
 MAX_ENTRIES = 10
 
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -81,11 +80,9 @@ class SimulatedSqsClient:
     request, as with `total_max_attempts=1`.
     """
 
-    def __init__(
-        self, service: "SimulatedSqs", region_name: str, read_timeout_seconds: float
-    ) -> None:
-        endpoint = f"https://sqs.{region_name}.amazonaws.com"
-        self.meta = SimpleNamespace(region_name=region_name, endpoint_url=endpoint)
+    def __init__(self, service: "SimulatedSqs", read_timeout_seconds: float) -> None:
+        endpoint = f"https://sqs.{REGION}.amazonaws.com"
+        self.meta = SimpleNamespace(region_name=REGION, endpoint_url=endpoint)
         self.read_timeout_seconds = read_timeout_seconds
         self._service = service
 
@@ -128,7 +125,6 @@ class SimulatedSqs:
         *,
         stale_handles: StaleHandles = "strict",
         seed: int = 0,
-        in_flight_limit: int = MAX_IN_FLIGHT,
     ) -> None:
         if stale_handles not in ("strict", "ignored", "effective"):
             raise ValueError(
@@ -140,36 +136,30 @@ class SimulatedSqs:
         self._lock = RLock()
         self._ids = IdSource(seed)
         self._registry = registry = QueueRegistry(clock, self._ids)
-        moves = MessageMoves(registry, self._ids)
-        receiving = ReceiveCalls(registry, clock, self._lock, in_flight_limit)
+        receiving = ReceiveCalls(registry, clock, self._lock)
         receipts = ReceiptCalls(stale_handles)
         self._receive = receiving.receive
-        self._on_region: dict[str, Callable[[str, dict[str, Any]], Response]] = {
+        self._on_service: dict[str, Callable[[dict[str, Any]], Response]] = {
             "CreateQueue": registry.create,
             "GetQueueUrl": registry.get_url,
-            "ListMessageMoveTasks": moves.list_tasks,
             "ListQueues": registry.list_all,
-            "StartMessageMoveTask": moves.start,
         }
         self._on_queue: dict[str, Callable[[SimulatedQueue, dict[str, Any]], Response]] = {
             "ChangeMessageVisibility": receipts.change,
             "DeleteMessage": receipts.delete,
             "DeleteQueue": registry.delete,
             "GetQueueAttributes": registry.get_attributes,
-            "ListDeadLetterSourceQueues": registry.list_sources,
             "PurgeQueue": registry.purge,
             "SendMessage": partial(send_message, self._ids),
             "SetQueueAttributes": registry.set_attributes,
         }
         batches = ("ChangeMessageVisibilityBatch", "DeleteMessageBatch", "SendMessageBatch")
-        self.operations = {*self._on_region, *self._on_queue, *batches, "ReceiveMessage"}
+        self.operations = {*self._on_service, *self._on_queue, *batches, "ReceiveMessage"}
         self.faults = Faults(clock, self.operations)
 
-    def client(
-        self, region_name: str = "us-east-1", *, read_timeout_seconds: float = 60.0
-    ) -> SimulatedSqsClient:
-        """Make a client like boto3's. It sees the queues of its region."""
-        return SimulatedSqsClient(self, region_name, read_timeout_seconds)
+    def client(self, *, read_timeout_seconds: float = 60.0) -> SimulatedSqsClient:
+        """Make a client like boto3's."""
+        return SimulatedSqsClient(self, read_timeout_seconds)
 
     def duplicate(self, queue_name: str, message_id: str | None = None) -> int:
         """Let the next receive deliver an in-flight message a second time.
@@ -188,16 +178,16 @@ class SimulatedSqs:
     ) -> Response:
         """Serve one request, with the fault that is scripted for it."""
         self._record(operation, request)
-        endpoint, timeout = client.meta.endpoint_url, client.read_timeout_seconds
-        self.faults.wait_while_frozen(endpoint, timeout)
         fault = self.faults.take_fault(operation)
         try:
             if isinstance(fault, CallFailure):
                 raise fault.error
-            response = self._perform(operation, request, client.meta.region_name, fault)
+            response = self._perform(operation, request, fault)
         except ServiceError as refusal:
             raise refusal.as_client_error(operation, self._request_id()) from None
-        self.faults.delay_or_lose_reply(fault, endpoint, timeout)
+        self.faults.delay_or_lose_reply(
+            fault, client.meta.endpoint_url, client.read_timeout_seconds
+        )
         return {**response, "ResponseMetadata": make_response_metadata(200, self._request_id())}
 
     def _record(self, operation: str, request: dict[str, Any]) -> None:
@@ -207,14 +197,14 @@ class SimulatedSqs:
         self.calls.append(RecordedCall(operation, queue.rpartition("/")[2], entries, now))
 
     def _perform(
-        self, operation: str, request: dict[str, Any], region: str, fault: Fault | None
+        self, operation: str, request: dict[str, Any], fault: Fault | None
     ) -> Response:
         if operation == "ReceiveMessage":
-            return self._receive(region, request)  # it may wait, so it takes the lock itself
+            return self._receive(request)  # it may wait, so it takes the lock itself
         with self._lock:
-            if operation in self._on_region:
-                return self._on_region[operation](region, request)
-            queue = self._registry.find(region, request["QueueUrl"])
+            if operation in self._on_service:
+                return self._on_service[operation](request)
+            queue = self._registry.find(request["QueueUrl"])
             if operation in self._on_queue:
                 return self._on_queue[operation](queue, request)
             return self._perform_batch(queue, operation, request["Entries"], fault)

@@ -53,6 +53,7 @@ def drop(queue: Queue) -> None:
 def remove_by_hand(queue: Queue) -> None:
     for _, _, path in list(audit.list_tasks(queue.folder)):
         path.unlink()
+    queue.purge(0)
 
 
 ENDS = {

@@ -1,7 +1,5 @@
 """Dedupe among dead letters, and beside pushes without dedupe."""
 
-import errno
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,6 @@ import pytest
 from holdfast.errors import QueueUnavailable
 from holdfast.queue.message import QueueMessage
 from holdfast.queues.files import FilesystemQueue, FsOps
-from holdfast.queues.files.housekeeping import MIN_INTERVAL_SECONDS
 from holdfast.queues.files.layout import hash_id
 from support.files import audit
 from support.files.foreign_files import KINDS, outside_of, snapshot
@@ -97,21 +94,6 @@ def remove_all(queue: Queue) -> None:
         path.unlink()
 
 
-def test_ids_of_tasks_that_are_removed_by_hand_are_free_after_a_while(ground: Ground) -> None:
-    queue = ground.queue()
-    ids = [str(number) for number in range(20)]
-    for _ in range(3):
-        queue.push_many(map(make_message, ids))
-        queue.push(
-            make_message(ids[0])
-        )  # this check costs calls, because it searches for tasks that are gone
-        queue.ack_many(queue.poll(100))
-        remove_all(queue)
-        ground.clock.advance(MIN_INTERVAL_SECONDS)
-    queue.push_many(map(make_message, ids))
-    assert queue.stats().ready == len(ids)
-
-
 def test_what_was_removed_by_hand_is_swept_whatever_it_was(ground: Ground) -> None:
     queue = ground.queue()
     queue.push_many(map(make_message, "abc"))
@@ -120,6 +102,8 @@ def test_what_was_removed_by_hand_is_swept_whatever_it_was(ground: Ground) -> No
     remove_all(queue)
     assert queue.operator.sweep() == 3
     assert audit.find_residue(ground.folder) == []
+    queue.push_many(map(make_message, "abc"))
+    assert queue.stats().ready == 3
 
 
 def test_a_dead_letter_that_is_moved_back_by_hand_is_alive(ground: Ground) -> None:
@@ -177,23 +161,6 @@ def test_litter_in_the_place_of_a_record_does_not_take_its_id(
 
 
 @everything_found
-def test_a_live_task_keeps_its_id_when_litter_replaces_its_record(
-    fast_path: Path, kind: str
-) -> None:
-    ground, outside = Ground(fast_path / "root", dedupe=True), outside_of(fast_path)
-    queue, outside_before = ground.queue(), snapshot(outside)
-    queue.push(make_message("a"))
-    replaced(ground, hash_id("a"), kind, outside)
-    for _ in range(2):
-        queue.push(make_message("a"))
-        ground.queue().push(make_message("a"))
-        queue.operator.sweep()
-        assert states(ground) in (["pending"], ["leased"])
-        queue.poll()
-    assert snapshot(outside) == outside_before
-
-
-@everything_found
 @pytest.mark.parametrize("mark", ["dead", "redrive"])
 def test_litter_in_the_place_of_a_mark_neither_frees_nor_blocks_an_id(
     fast_path: Path, kind: str, mark: str
@@ -226,33 +193,9 @@ def test_a_push_under_which_tmp_is_emptied_leaves_its_id_free(ground: Ground) ->
 
     queue = ground.queue()
     queue.push(make_message("b"))
-    queue.push(make_message("b"))  # so that the check of records is not due
     queue._directory.fs = EmptyingFs(ground.clock.time)
     with pytest.raises(QueueUnavailable, match="push again"):
         queue.push(make_message("a"))
     queue._directory.fs = FsOps(ground.clock.time)
     queue.push(make_message("a"))
     assert sorted(message.id for message in queue.poll(10)) == ["a", "b"]
-
-
-@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.EMLINK])
-def test_where_a_symlink_cannot_have_two_names_ids_are_kept_all_the_same(
-    ground: Ground, number: int
-) -> None:
-    """The marks are then symlinks of their own."""
-
-    class UnlinkableFs(WatchedFs):
-        def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if name == "link" and args[0].startswith("ids/"):
-                raise OSError(number, os.strerror(number))
-            return real(*args, **kwargs)
-
-    queue = ground.queue(UnlinkableFs(ground.clock.time))
-    queue.push(make_message("a"))
-    queue.dead_letter(queue.poll()[0], "no use")
-    assert queue.redrive() == 1
-    queue.push(make_message("a"))  # it is taken again
-    assert states(ground) == ["pending"]
-    queue.dead_letter(queue.poll()[0], "no use")
-    queue.push(make_message("a"))  # and free again
-    assert states(ground) == ["failed", "pending"]

@@ -70,7 +70,6 @@ CASES: dict[str, tuple[Prepare, Act]] = {
     "push what is pending": (push_all, push_again),
     "push what is completed": (completed, push_again),
     "push what is dead": (dead, push_what_is_gone),
-    "push what was removed by hand": (removed_by_hand, push_what_is_gone),
     "purge": (completed, purge),
     "sweep": (removed_by_hand, lambda queue, count: queue.operator.sweep()),
 }
@@ -96,13 +95,3 @@ def test_the_calls_for_each_message_do_not_grow_with_the_number_of_messages(
     assert for_one["listdir"] == for_two["listdir"] == for_four["listdir"]
     assert for_four.total() - for_two.total() == 2 * (for_two.total() - for_one.total())
     assert for_four.total() - for_two.total() <= 2 * FEW * EACH_AT_MOST
-
-
-@pytest.mark.parametrize(("prepare", "act"), [CASES["redrive"], CASES["dead-letter"]])
-def test_neither_dead_lettering_nor_redriving_a_task_creates_a_record(
-    fast_path: Path, prepare: Prepare, act: Act
-) -> None:
-    """Because ext4 takes up to a millisecond for a new file after many were deleted."""
-    counted = calls(fast_path, FEW, prepare, act)
-    assert counted["link"] >= FEW
-    assert counted["symlink"] == 0

@@ -72,15 +72,6 @@ def ending(act: Callable[[], object]) -> str:
     return run_in_child(play, 20.0).output
 
 
-def completed(ground: Ground, *ids: str) -> Queue:
-    queue = ground.queue()
-    queue.push_many([make_message(message_id) for message_id in ids])
-    for message in queue.poll(10):
-        queue.ack(message)
-    ground.clock.advance(1)
-    return queue
-
-
 def test_a_push_of_the_same_id_is_refused_after_a_while_and_says_what_to_do(
     ground: Ground, frozen: Callable[[str], None]
 ) -> None:
@@ -99,46 +90,59 @@ def test_pushes_of_other_ids_do_not_wait(ground: Ground, frozen: Callable[[str],
     assert ground.clock.monotonic() == now
 
 
-def test_a_purge_does_the_rest_and_says_how_much_is_left(
-    ground: Ground, frozen: Callable[[str], None]
-) -> None:
-    completed(ground, "a", "b", "c")
-    frozen("stat")  # a push of `a`, whose id is taken
-    output = ending(lambda: ground.queue().purge(0))
-    assert "1 " in output
-    assert "try again" in output
-    assert ID_LOCK in output
-    [(state, _, path)] = audit.list_tasks(ground.folder)
-    assert state == "completed"
-    assert b'"a"' in path.read_bytes()
+def purge(ground: Ground) -> Queue:
+    queue = ground.queue()
+    queue.push_many([make_message("a"), make_message("b")])
+    queue.ack_many(queue.poll(10))
+    ground.clock.advance(1)
+    return queue
 
 
-def test_a_purge_waits_once_for_all_that_is_busy(
-    ground: Ground, frozen: Callable[[str], None]
-) -> None:
-    """With many ids of one shard, the wait is not multiplied."""
-    ids = [i for n in range(4000) if hash_id(i := str(n))[:2] == hash_id("a")[:2]]
-    assert len(ids) > 5
-    queue = completed(ground, *ids[:5], "a")
-    frozen("stat")
-    started = ground.clock.monotonic()
-    with pytest.raises(QueueUnavailable, match="6 "):
-        queue.purge(0)
-    assert ground.clock.monotonic() - started < 15.0
-
-
-def test_a_redrive_does_the_rest_and_says_how_much_is_left(
-    ground: Ground, frozen: Callable[[str], None]
-) -> None:
+def redrive(ground: Ground) -> Queue:
     queue = ground.queue()
     queue.push_many([make_message("a"), make_message("b")])
     for message in queue.poll(10):
         queue.dead_letter(message, "no use")
-    frozen("rename")
-    output = ending(queue.redrive)
-    assert "1 " in output
+    return queue
+
+
+OPERATIONS = {
+    "purge": (purge, lambda queue: queue.purge(0), "stat", "completed"),
+    "redrive": (redrive, lambda queue: queue.redrive(), "rename", "failed"),
+}
+
+
+@pytest.mark.parametrize(
+    ("prepare", "operate", "call", "state"), OPERATIONS.values(), ids=OPERATIONS
+)
+def test_a_purge_or_redrive_of_the_id_is_refused_after_a_while_and_says_what_to_do(
+    ground: Ground,
+    frozen: Callable[[str], None],
+    prepare: Callable[[Ground], Queue],
+    operate: Callable[[Queue], int],
+    call: str,
+    state: str,
+) -> None:
+    queue = prepare(ground)
+    frozen(call)
+    output = ending(lambda: operate(queue))
+    assert ID_LOCK in output
     assert "try again" in output
-    assert [state for state, _, _ in audit.list_tasks(ground.folder)] == ["pending", "failed"]
+    left = [
+        path.read_bytes() for kept, _, path in audit.list_tasks(ground.folder) if kept == state
+    ]
+    assert any(b'"a"' in body for body in left)
+
+
+def test_a_sweep_does_not_wait_for_an_id(ground: Ground, frozen: Callable[[str], None]) -> None:
+    queue = ground.queue()
+    queue.push(make_message("a"))
+    for _, _, path in list(audit.list_tasks(ground.folder)):
+        path.unlink()
+    frozen("stat")
+    now = ground.clock.monotonic()
+    assert queue.operator.sweep() == 0
+    assert ground.clock.monotonic() == now
 
 
 def test_a_worker_dead_letters_without_waiting_and_the_id_can_be_pushed_afterwards(

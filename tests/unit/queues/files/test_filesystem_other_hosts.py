@@ -1,7 +1,6 @@
 """Leases of other hosts: taken over when their name did not change for a full lease."""
 
 import errno
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,7 @@ import pytest
 from holdfast.queue.manager import MessageState
 from holdfast.queue.message import get_lease
 from holdfast.queues.files import FsOps
-from holdfast.queues.files.workers import MAX_SHARED_BYTES
 from holdfast.testing.clock import ManualClock
-from support.files.foreign_files import KINDS, outside_of, snapshot
 from support.files.queue_folder import (
     LEASE,
     Ground,
@@ -23,7 +20,7 @@ from support.files.queue_folder import (
     make_message,
     move_to_another_host,
 )
-from support.files.watched import RefusingFs, WatchedFs
+from support.files.watched import WatchedFs
 
 WATCHED = LEASE * 1.001 + 0.001
 """How long a name must not change: clocks of two hosts may run at slightly different rates."""
@@ -70,11 +67,6 @@ def claim(queue: Queue) -> Any:
 def is_good(message: Any, clock: ManualClock) -> bool:
     lease = get_lease(message)
     return lease.live and clock.monotonic() < lease.deadline
-
-
-def watch_file(folder: Path) -> Path:
-    [path] = (folder / "workers").glob(".watched-*")
-    return path
 
 
 # -- which workers share a clock
@@ -128,9 +120,7 @@ def test_only_processes_of_one_boot_and_time_namespace_compare_deadlines(
     assert len(successor.poll()) == 1
 
 
-def test_where_no_boot_id_is_known_every_lease_is_watched_and_nothing_is_shared(
-    ground: Ground,
-) -> None:
+def test_where_no_boot_id_is_known_every_lease_is_watched(ground: Ground) -> None:
     """Two processes with an empty boot id are not processes of one host."""
     holder, successor = ground.queue(), ground.queue()
     for queue in (holder, successor):
@@ -140,7 +130,6 @@ def test_where_no_boot_id_is_known_every_lease_is_watched_and_nothing_is_shared(
     assert successor.poll() == []
     ground.clock.advance(WATCHED)
     assert len(successor.poll()) == 1
-    assert list((ground.folder / "workers").glob(".watched-*")) == []
 
 
 @pytest.mark.parametrize("offset", ["soon", None, [], float("nan"), float("inf"), True, 1e300])
@@ -346,164 +335,3 @@ def test_a_listing_that_takes_long_does_not_shorten_the_watch(hosts: Hosts) -> N
     hosts.pass_time(LEASE - 0.5)
     assert is_good(message, remote_host.clock)
     assert successor.poll() == []
-
-
-# -- observations that outlive a process
-
-
-def test_short_lived_processes_of_a_host_take_over_together(hosts: Hosts) -> None:
-    """Like cron jobs, each process polls once and lives for less time than a lease."""
-    claim(hosts.open(hosts.host(monotonic=5_000.0)))
-    local_host = hosts.host()
-    for _ in range(4):
-        assert hosts.open(local_host).poll() == []
-        hosts.pass_time(10.0)
-    assert len(hosts.open(local_host).poll()) == 1
-
-
-def test_short_lived_processes_never_take_what_is_renewed(hosts: Hosts) -> None:
-    holder = hosts.open(hosts.host(monotonic=5_000.0))
-    message = claim(holder)
-    local_host = hosts.host()
-    for _ in range(20):
-        hosts.pass_time(LEASE - 0.25)
-        assert hosts.open(local_host).poll() == []
-        holder.extend(message)
-
-
-def test_leases_of_the_own_host_leave_no_observations(ground: Ground) -> None:
-    claim(ground.queue())
-    ground.queue().poll()
-    assert list((ground.folder / "workers").glob(".watched-*")) == []
-
-
-def test_observations_of_a_clock_that_is_not_ours_are_not_believed(hosts: Hosts) -> None:
-    """A clone of this machine has its boot id, so it uses the same file."""
-    remote_host = hosts.host(monotonic=5_000.0)
-    message = claim(hosts.open(remote_host))
-    assert hosts.open(hosts.host(monotonic=100.0)).poll() == []
-    hosts.pass_time(LEASE - 0.5)
-    assert is_good(message, remote_host.clock)
-    assert hosts.open(hosts.host(monotonic=9_000.0)).poll() == []
-
-
-def test_observations_of_a_clone_that_is_hardly_apart_are_given_the_difference(
-    hosts: Hosts,
-) -> None:
-    remote_host = hosts.host(monotonic=5_000.0)
-    message = claim(hosts.open(remote_host))
-    assert hosts.open(hosts.host(monotonic=1_000.0)).poll() == []
-    hosts.pass_time(LEASE - 0.05)
-    assert is_good(message, remote_host.clock)
-    assert hosts.open(hosts.host(monotonic=1_000.2 + LEASE - 0.05)).poll() == []
-
-
-def test_processes_that_overwrite_each_others_observations_only_lose_time(
-    hosts: Hosts,
-) -> None:
-    remote_host = hosts.host(monotonic=5_000.0)
-    holder = hosts.open(remote_host)
-    local_host = hosts.host()
-    claim(holder)
-    first, second = hosts.open(local_host), hosts.open(local_host)
-    assert first.poll() == []
-    old = watch_file(local_host.folder).read_bytes()
-    hosts.pass_time(11.0)
-    holder.push(make_message("b"))
-    [other] = holder.poll()
-    assert second.poll() == []
-    watch_file(local_host.folder).write_bytes(old)  # the first process wrote last
-    hosts.pass_time(LEASE - 0.5)
-    assert is_good(other, remote_host.clock)
-    [taken] = hosts.open(local_host).poll(5)
-    assert taken.id == "a"
-    hosts.pass_time(WATCHED)
-    assert "b" in [message.id for message in hosts.open(local_host).poll(5)]
-
-
-def test_observations_are_written_when_a_name_is_new_and_forgotten_with_it(
-    hosts: Hosts,
-) -> None:
-    holder, successor = hosts.open(hosts.host(monotonic=5_000.0)), hosts.open(hosts.host())
-    message = claim(holder)
-    successor.poll()
-    path = watch_file(successor.folder)
-    before = path.stat()
-    for _ in range(5):
-        hosts.pass_time(3.0)
-        successor.poll()
-    assert path.stat() == before
-    holder.extend(message)
-    hosts.pass_time(3.0)
-    successor.poll()
-    [leased] = (successor.folder / "leased").iterdir()
-    assert list(json.loads(path.read_text())["first_seen"]) == [leased.name]
-    assert list((successor.folder / "tmp").iterdir()) == []
-
-
-FIRST_SEEN: list[Any] = [-1.0, -1e308, 1e308, float("nan"), "0", None, True, [], {}]
-
-
-@pytest.mark.parametrize("first_seen", FIRST_SEEN, ids=repr)
-def test_an_observation_that_makes_no_sense_is_not_believed(
-    hosts: Hosts, first_seen: object
-) -> None:
-    remote_host = hosts.host(monotonic=5_000.0)
-    message = claim(hosts.open(remote_host))
-    local_host = hosts.host()
-    hosts.open(local_host).poll()
-    path = watch_file(local_host.folder)
-    watched = json.loads(path.read_text())
-    watched["first_seen"] = dict.fromkeys(watched["first_seen"], first_seen)
-    path.write_text(json.dumps(watched))
-    successor = hosts.open(local_host)
-    assert successor.poll() == []
-    hosts.pass_time(LEASE - 0.5)
-    assert is_good(message, remote_host.clock)
-    assert successor.poll() == []
-    hosts.pass_time(WATCHED)
-    assert len(successor.poll()) == 1
-
-
-def test_observations_of_absurd_size_are_not_read(hosts: Hosts) -> None:
-    claim(hosts.open(hosts.host(monotonic=5_000.0)))
-    local_host = hosts.host()
-    hosts.open(local_host).poll()
-    path = watch_file(local_host.folder)
-    path.write_text(path.read_text() + " " * MAX_SHARED_BYTES)
-    hosts.pass_time(WATCHED)
-    assert hosts.open(local_host).poll() == []
-    assert path.stat().st_size < 1_000
-
-
-def test_a_full_disk_keeps_no_observations_and_stops_no_poll(hosts: Hosts) -> None:
-    claim(hosts.open(hosts.host(monotonic=5_000.0)))
-    fs = RefusingFs(hosts.server.time, errno.ENOSPC)
-    successor = hosts.open(hosts.host(), fs)
-    successor._register()
-    fs.refusing = True
-    assert successor.poll() == []
-    fs.refusing = False
-    assert list((successor.folder / "tmp").iterdir()) == []
-    hosts.pass_time(WATCHED)
-    assert len(successor.poll()) == 1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_litter_in_the_place_of_the_observations_is_harmless(
-    fast_path: Path, kind: str
-) -> None:
-    hosts, outside = Hosts(fast_path / "root"), outside_of(fast_path)
-    claim(hosts.open(hosts.host(monotonic=5_000.0)))
-    local_host = hosts.host()
-    hosts.open(local_host).poll()
-    path = watch_file(local_host.folder)
-    path.unlink()
-    KINDS[kind](path, outside)
-    before = snapshot(outside)
-    successor = hosts.open(local_host)
-    assert successor.poll() == []
-    hosts.pass_time(WATCHED)
-    assert len(successor.poll()) == 1
-    assert snapshot(outside) == before
-    assert list((successor.folder / "tmp").iterdir()) == []

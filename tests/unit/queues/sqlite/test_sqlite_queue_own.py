@@ -228,15 +228,21 @@ def test_beats_of_claims_that_ended_are_deleted(
     assert read(queue, "SELECT message_no FROM beats") == [(messages["held"].lease.handle,)]
 
 
-def test_leases_of_an_earlier_release_are_shown_without_beats(
+def test_tables_and_columns_that_an_earlier_commit_did_not_create_are_added(
     queue: SQLiteQueue[AnyMessage], tmp_path: Path, clock: ManualClock
 ) -> None:
-    """Its workers create no table of beats."""
-    push(queue, "a")
+    push(queue, "a", "b")
     queue.poll()
     with queue._database.begin_write() as connection:
-        connection.execute("DROP TABLE beats")
+        for table in ("beats", "results", "worker_notes"):
+            connection.execute(f"DROP TABLE {table}")
+        connection.execute("ALTER TABLE messages DROP COLUMN headers")
     with closing(open_queue(tmp_path, clock)) as other:
         [leased] = other.browse(MessageState.LEASED).messages
         assert leased.holder is not None
         assert leased.holder.beat_at is None
+        [message] = other.poll()
+        other.save_result(message, 5)
+        other.ack(message)
+        assert other.load_result("b") == 5
+        assert len(other.workers()) == 1

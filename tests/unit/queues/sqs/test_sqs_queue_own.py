@@ -515,7 +515,6 @@ def test_dead_letters_go_to_the_queue_of_the_redrive_policy_with_their_reason(
     assert (view.id, view.attempts, view.reason) == ("0", 1, "the shop is closed")
     assert view.past[0].detail == "Traceback …"
     assert queue.redrive() == 1
-    assert sqs.calls.count("StartMessageMoveTask") == 1
     assert queue.poll()[0].attempts == 1
 
 
