@@ -23,6 +23,7 @@ So the gap is at most two intervals. Two processes may send the same heartbeat, 
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from math import inf
 from threading import Lock
 from typing import Any
@@ -31,7 +32,7 @@ from holdfast.doctor.checks import CheckLevel
 from holdfast.errors import ConfigError
 from holdfast.events import Events
 from holdfast.exports import events as ev
-from holdfast.exports.errors import CallbackRefused, TokenClosed
+from holdfast.exports.errors import CallbackRefused, JobNotFound, TokenClosed
 from holdfast.exports.heartbeat_schedule import Heartbeat, HeartbeatSchedule
 from holdfast.exports.model import ExportJob
 from holdfast.exports.ports import StepFunctions
@@ -288,7 +289,8 @@ class HeartbeatOrchestrator:
             if was_needed:
                 self._emit_result(job, code, seconds)
             if not needs_second:
-                self._token_closed(job, code)
+                with suppress(JobNotFound):  # not stored yet; the runner's next heartbeat tells
+                    self._token_closed(job, code)
                 self._schedule.drop_token(job)
         finally:
             self._reschedule(heartbeat, began_at, failed=needs_second)

@@ -33,7 +33,9 @@ def make_runner(
 ) -> tuple[JobRunner, TaskDispatcher, InlinePool]:
     """Make a runner whose pool calls `do` for each task at once; options are those of the
     dispatcher."""
-    dispatcher = TaskDispatcher(jobs, tracker, make_payload, clock=clock, **options)
+    dispatcher = TaskDispatcher(
+        jobs, tracker, make_payload, events=events, clock=clock, **options
+    )
     heartbeats = heartbeats or NoHeartbeats()
     parts = (jobs, tracker, dispatcher, heartbeats, listing, step_functions)
     runner = JobRunner(*parts, events=events, clock=clock)
