@@ -176,11 +176,7 @@ class ResponseBody:
         if not self.resumed or content_range is None:
             raise make_bad_response("it is a range of a file, but not the requested range")
         first, last, total = content_range
-        fits = (
-            first == part.size
-            and last == total - 1
-            and head.has_validator(part.validator or "")
-        )
+        fits = first == part.size and last == total - 1 and head.validator == part.validator
         if not fits or part.length not in (None, total):
             part.restart()
             raise TaskError("RangeRefused", "the rest is of another file", retryable=True)

@@ -15,9 +15,6 @@ _RANGE = re.compile(
     r"bytes (?P<first>[0-9]{1,19})-(?P<last>[0-9]{1,19})/(?P<total>[0-9]{1,19})"
 )
 _NUMBER = re.compile(r"[0-9]{1,19}")
-# A date has a resolution of one second, so a file that changed twice within one second has
-# the same date. When the date is a minute old, that second is over for every clock involved.
-_SETTLED_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +65,12 @@ class ResponseHead:
 
     @property
     def validator(self) -> str | None:
-        """The value for If-Range, which ensures that the rest is of the same file."""
-        etag = self.get_field("etag")
-        if etag:
-            return etag if etag.startswith('"') and etag.endswith('"') else None
-        changed = self.get_field("last-modified")
-        if changed and _is_settled(changed, self.get_field("date")):
-            return changed
-        return None
+        """The value for If-Range, which ensures that the rest is of the same file: its ETag.
 
-    def has_validator(self, validator: str) -> bool:
-        """Return whether the response is of the version that has this validator."""
-        return validator in (self.get_field("etag"), self.get_field("last-modified"))
+        A weak one (W/) does not name the bytes.
+        """
+        etag = self.get_field("etag") or ""
+        return etag if etag.startswith('"') and etag.endswith('"') else None
 
     def parse_retry_after(self, now: float) -> float:
         """Return the seconds that the server asks to wait, which it gives as number or date.
@@ -93,14 +84,6 @@ class ResponseHead:
             return max(0.0, _parse_date(text).timestamp() - now)
         except (TypeError, ValueError, OverflowError):
             return 0.0
-
-
-def _is_settled(changed: str, now: str | None) -> bool:
-    try:
-        age = _parse_date(now or "") - _parse_date(changed)
-    except (TypeError, ValueError):
-        return False
-    return age.total_seconds() >= _SETTLED_SECONDS
 
 
 def _parse_date(text: str) -> "datetime":
