@@ -26,7 +26,6 @@ from holdfast.exports.downloads.task import (
 )
 from holdfast.exports.downloads.transfer import CurlHandles, DownloadRequest
 from holdfast.exports.downloads.url_guard import MAX_REDIRECTS, CheckedUrl, UrlGuard, parse_url
-from holdfast.lease.clock import Clock
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 # libcurl hands over 16 KiB at a time. To hash and write each piece by itself would cost a
@@ -69,7 +68,6 @@ class Downloader:
     handles: CurlHandles
     hosts: HostSlots
     max_bytes: int | None
-    clock: Clock
 
     def download(self, part: PartialFile, run: RunningDownload, own_connection: bool) -> None:
         """Complete the part. With `own_connection`, each request has its own connection.
@@ -114,8 +112,7 @@ class Downloader:
             text = f"{checked_url.origin}: the download starts over"
             raise TaskError("RangeRefused", text, retryable=True)
         if head.status not in (200, 206):
-            after = head.parse_retry_after(self.clock.time())
-            raise from_http_status(checked_url.origin, head.status, after)
+            raise from_http_status(checked_url.origin, head.status, head.retry_after)
         body.finish(checked_url.origin)
 
 

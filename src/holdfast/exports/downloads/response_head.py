@@ -2,12 +2,8 @@
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from holdfast.exports.downloads.task import TaskError
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 _MAX_HEAD_BYTES = 64 << 10  # an endless head must not fill the memory
 _STATUS = re.compile(rb"HTTP/1\.[01] (?P<status>[1-9][0-9]{2})(?: |\r|\n|$)")
@@ -72,25 +68,11 @@ class ResponseHead:
         etag = self.get_field("etag") or ""
         return etag if etag.startswith('"') and etag.endswith('"') else None
 
-    def parse_retry_after(self, now: float) -> float:
-        """Return the seconds that the server asks to wait, which it gives as number or date.
-
-        Returns 0 if there is no such field or its value has another form.
-        """
+    @property
+    def retry_after(self) -> float:
+        """The seconds that the server asks to wait, or 0 if it gives no number of them."""
         text = self.get_field("retry-after") or ""
-        if text.isascii() and text.isdigit() and len(text) < 10:
-            return float(text)
-        try:
-            return max(0.0, _parse_date(text).timestamp() - now)
-        except (TypeError, ValueError, OverflowError):
-            return 0.0
-
-
-def _parse_date(text: str) -> "datetime":
-    """Return the date of a field. Raises TypeError or ValueError."""
-    from email.utils import parsedate_to_datetime  # slow to import, and seldom needed
-
-    return parsedate_to_datetime(text)
+        return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0.0
 
 
 class HeadReader:

@@ -126,7 +126,7 @@ class ExportWork:
             settings.connect_seconds, settings.stall_seconds, settings.min_bytes_per_second
         )
         self._downloader = Downloader(
-            guard, self._handles, HostSlots(settings.per_host), settings.max_bytes, clock
+            guard, self._handles, HostSlots(settings.per_host), settings.max_bytes
         )
         self._target = open_target(settings.target, settings.scratch, durable=settings.durable)
         self._target.partial_files.sweep(clock.time() - _ABANDONED_SECONDS)
