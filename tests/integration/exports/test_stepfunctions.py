@@ -13,7 +13,6 @@ from holdfast.aws.json_client.client import JsonClient
 from holdfast.exports.errors import CallbackRefused, CallbackUnclear, TokenClosed
 from holdfast.exports.model import TaskToken
 from holdfast.exports.ports import StepFunctions
-from holdfast.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
 from holdfast.exports.step_functions import (
     MAX_CAUSE_CHARS,
     MAX_ERROR_CHARS,
@@ -23,6 +22,7 @@ from holdfast.exports.step_functions import (
 )
 from holdfast.testing.clock import ManualClock
 from support.aws.client_kinds import KINDS
+from support.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
 from support.http_server import Ask, LoopbackServer, Wire
 
 SECRET = "AQCEAAAAKgAAAAMAAAAAAAAAAQ-canary"

@@ -23,13 +23,13 @@ from holdfast.exports.model import (
 from holdfast.exports.pool.worker import Assignment
 from holdfast.exports.request import JobRequest, TaskSpec, build_tasks
 from holdfast.exports.runner import JobRunner
-from holdfast.exports.simulated_step_functions import (
-    AcceptedCallback,
-    TokenState,
-)
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.testing import ManualClock
 from support.exports.inline_pool import fail, succeed
+from support.exports.simulated_step_functions import (
+    AcceptedCallback,
+    TokenState,
+)
 from support.exports.stage import BoundedLease, JobStage
 from support.telemetry.traces import Traces, get_id, get_link_ids
 from support.waiting import wait_until

@@ -8,8 +8,8 @@ import pytest
 from holdfast.exports.errors import CallbackRefused
 from holdfast.exports.model import ExportJob, JobStatus
 from holdfast.exports.orchestrator import HeartbeatOrchestrator
-from holdfast.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
 from support.exports.orchestrator import World
+from support.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
 
 INTERVAL = 30.0
 PROGRESS = 10.0  # how often a process notes the progress of its jobs

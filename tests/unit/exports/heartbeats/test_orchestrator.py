@@ -14,8 +14,8 @@ from holdfast.events import Events
 from holdfast.exports import events as ev
 from holdfast.exports.heartbeat_schedule import compute_retry_delay
 from holdfast.exports.model import Callback, CallbackState, ExportJob, JobStatus, TaskToken
-from holdfast.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
 from support.exports.orchestrator import World
+from support.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
 from support.waiting import wait_until
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.exports import events as ev
 from holdfast.exports.model import ExportJob, TaskToken
-from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.lease.clock import SYSTEM_CLOCK
 from support.exports.orchestrator import World
+from support.exports.simulated_step_functions import SimulatedStepFunctions
 from support.waiting import wait_until
 
 
