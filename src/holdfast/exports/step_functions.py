@@ -23,11 +23,9 @@ _log = logging.getLogger("holdfast.stepfunctions")
 # Limits of the service's own model, in characters.
 MAX_ERROR_CHARS = 256
 MAX_CAUSE_CHARS = 32_768
-MAX_OUTPUT_CHARS = 262_144
 MAX_TOKEN_CHARS = 2_048
 
 _MARK = " […cut]"
-_MAX_KEPT_CHARS = 1_024  # of one value, if an output must be shortened
 _HEARTBEAT_SECONDS = 60.0  # each call's timeout is chosen for this HeartbeatSeconds
 
 # No task waits for this token any more. Only the job's own state shows why.
@@ -73,11 +71,8 @@ class StepFunctionsCallbacks:
             return self._client
 
     def send_task_success(self, token: TaskToken, output: Mapping[str, Any]) -> None:
-        """Report the task's success.
-
-        An output that is too long for the service is shortened and marked `truncated`.
-        """
-        text = encode_output(output)
+        """Report the task's success."""
+        text = json.dumps(output, default=str)
         self._call("SendTaskSuccess", "send_task_success", token, output=text)
 
     def send_task_failure(self, token: TaskToken, error: str, cause: str) -> None:
@@ -127,17 +122,3 @@ def translate_error(name: str, error: BaseException) -> HoldfastError:
 def truncate_text(text: str, max_chars: int) -> str:
     """Return the text, or as much of it as may be sent, with a mark."""
     return text if len(text) <= max_chars else text[: max_chars - len(_MARK)] + _MARK
-
-
-def encode_output(output: Mapping[str, Any]) -> str:
-    """Return the output as JSON; if it is too long for the service, only its short values."""
-    text = json.dumps(output, default=str)
-    if len(text) <= MAX_OUTPUT_CHARS:
-        return text
-    kept: dict[str, Any] = {"truncated": True}
-    room = MAX_OUTPUT_CHARS - _MAX_KEPT_CHARS
-    for key, value in output.items():
-        size = len(json.dumps({key: value}, default=str))
-        if size <= _MAX_KEPT_CHARS and (room := room - size) > 0:
-            kept.setdefault(key, value)
-    return json.dumps(kept, default=str)
