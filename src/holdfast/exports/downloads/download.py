@@ -9,12 +9,8 @@
   as it comes if a checksum is known. Otherwise the error is EncodedBody.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import BoundedSemaphore, Lock
 from urllib.parse import quote
-from weakref import WeakValueDictionary
 
 from holdfast.exports.downloads.partial_files import PartialFile
 from holdfast.exports.downloads.response_head import ResponseHead, make_bad_response
@@ -32,32 +28,6 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 # third of the speed, in system calls and in waits for the interpreter's lock.
 _BUFFER_BYTES = 256 << 10
 _WRITE_INTERVAL_SECONDS = 0.5
-_CHECK_INTERVAL_SECONDS = 0.25  # how soon a waiting task notices that it is cancelled
-
-
-class HostSlots:
-    """Connection slots of hosts, for this process only. Safe for threads."""
-
-    def __init__(self, per_host: int) -> None:
-        self._per_host = per_host
-        # A host is forgotten when no task uses or awaits it, because a job may name a million.
-        self._slots: WeakValueDictionary[str, BoundedSemaphore] = WeakValueDictionary()
-        self._lock = Lock()
-
-    @contextmanager
-    def take_slot(self, origin: str, run: RunningDownload) -> Iterator[None]:
-        """Wait for a slot and keep it while the context lasts.
-
-        Raises TaskError if the task is to end.
-        """
-        with self._lock:
-            slots = self._slots.setdefault(origin, BoundedSemaphore(self._per_host))
-        while not slots.acquire(timeout=_CHECK_INTERVAL_SECONDS):
-            run.check()
-        try:
-            yield
-        finally:
-            slots.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +36,6 @@ class Downloader:
 
     guard: UrlGuard
     handles: CurlHandles
-    hosts: HostSlots
     max_bytes: int | None
 
     def download(self, part: PartialFile, run: RunningDownload, own_connection: bool) -> None:
@@ -92,10 +61,7 @@ class Downloader:
         checked_url = parse_url(run.task.url)
         for _ in range(MAX_REDIRECTS + 1):
             request = DownloadRequest(checked_url, self.guard, body, run)
-            with (
-                self.hosts.take_slot(checked_url.origin, run),
-                self.handles.lend(checked_url, job_id) as curl,
-            ):
+            with self.handles.lend(checked_url, job_id) as curl:
                 head = request.perform(curl, body.get_range_headers())
             location = head.get_field("location")
             if head.status not in _REDIRECTS or not location:

@@ -37,8 +37,7 @@ _ABANDONED_SECONDS = 7 * 86_400.0
 class WorkSettings:
     """Settings of the export work, plain values that can be sent to another process.
 
-    `per_host` is for this process. A caller that starts several processes divides it.
-    An attempt ends after `stall_seconds` below `min_bytes_per_second`.
+    An attempt ends after `stall_seconds` with almost no bytes.
     `durable`: published files survive a power cut, at the cost of one sync each.
     """
 
@@ -46,7 +45,6 @@ class WorkSettings:
     scratch: str  # for partial files of S3 targets; a folder target keeps its own inside
     allow_private: bool = False
     allow_hosts: tuple[str, ...] = ()
-    per_host: int = 8
     attempts: int = 5
     max_bytes: int | None = None
     connect_seconds: float = 10.0
@@ -119,15 +117,13 @@ class ExportWork:
         self._runs = RunningDownloads(clock)
         guard = UrlGuard(allow_private=settings.allow_private, allow_hosts=settings.allow_hosts)
         # Only here, because they load pycurl, which only worker processes need.
-        from holdfast.exports.downloads.download import Downloader, HostSlots
+        from holdfast.exports.downloads.download import Downloader
         from holdfast.exports.downloads.transfer import CurlHandles
 
         self._handles = CurlHandles(
             settings.connect_seconds, settings.stall_seconds, settings.min_bytes_per_second
         )
-        self._downloader = Downloader(
-            guard, self._handles, HostSlots(settings.per_host), settings.max_bytes
-        )
+        self._downloader = Downloader(guard, self._handles, settings.max_bytes)
         self._target = open_target(settings.target, settings.scratch, durable=settings.durable)
         self._target.partial_files.sweep(clock.time() - _ABANDONED_SECONDS)
         self._random = Random()
