@@ -257,16 +257,16 @@ class FixedRandom(Random):
 
 
 def test_waits_double_with_jitter_up_to_a_limit() -> None:
-    tries = RetryCounter(20, 10.0, FixedRandom(1.0))
+    tries = RetryCounter(20, FixedRandom(1.0))
     passing = TaskError("X", "", retryable=True)
-    waits = [tries.record_failure(passing, 0) for _ in range(8)]
-    assert waits == [0.5, 1, 2, 4, 8, 10, 10, 10]
-    assert RetryCounter(20, 10.0, FixedRandom(0.0)).record_failure(passing, 0) == 0.25
+    waits = [tries.record_failure(passing, 0) for _ in range(9)]
+    assert waits == [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
+    assert RetryCounter(20, FixedRandom(0.0)).record_failure(passing, 0) == 0.25
 
 
 def test_a_permanent_error_is_not_retried() -> None:
     with pytest.raises(TaskError):
-        RetryCounter(20, 10.0, FixedRandom(0.0)).record_failure(TaskError("X", ""), 0)
+        RetryCounter(20, FixedRandom(0.0)).record_failure(TaskError("X", ""), 0)
 
 
 @pytest.mark.parametrize(

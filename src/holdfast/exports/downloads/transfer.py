@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from holdfast.exports.downloads.download import ResponseBody
 
 _BUFFER_BYTES = 256 << 10
+_CONNECT_SECONDS = 10
+_MIN_BYTES_PER_SECOND = 256
 _MAX_IDLE_HANDLES = 16  # handles, each with a connection and a buffer
 _MAX_ERROR_PAGE_BYTES = 64 << 10  # bytes of an error page that are read to keep the connection
 _BODY_STATUSES = (200, 206)
@@ -167,12 +169,8 @@ class CurlHandles:
     A connection is kept open for the next request of the same job to the same server.
     """
 
-    def __init__(
-        self, connect_seconds: float, stall_seconds: float, min_bytes_per_second: int
-    ) -> None:
-        self._connect_seconds = connect_seconds
+    def __init__(self, stall_seconds: float) -> None:
         self._stall_seconds = stall_seconds
-        self._min_bytes_per_second = min_bytes_per_second
         self._idle: list[tuple[_Owner, Any]] = []  # the most recently used is the last
         self._lock = Lock()
         self._closed = False
@@ -245,8 +243,8 @@ class CurlHandles:
             (pycurl.MAXCONNECTS, 1),
             (pycurl.TCP_KEEPALIVE, 1),
             (pycurl.NOPROGRESS, 0),  # enables XFERINFOFUNCTION, which stops the transfer
-            (pycurl.CONNECTTIMEOUT_MS, max(1, round(self._connect_seconds * 1000))),
-            (pycurl.LOW_SPEED_LIMIT, self._min_bytes_per_second),
+            (pycurl.CONNECTTIMEOUT, _CONNECT_SECONDS),
+            (pycurl.LOW_SPEED_LIMIT, _MIN_BYTES_PER_SECOND),
             (pycurl.LOW_SPEED_TIME, max(1, round(self._stall_seconds))),
         ]
 

@@ -28,6 +28,7 @@ from holdfast.lease.backoff import Backoff
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 _FIRST_WAIT_SECONDS = 0.5
+_MAX_WAIT_SECONDS = 60.0
 _MIN_PROGRESS_BYTES = 1 << 20  # an attempt that gained this much is not a failure
 # A partial file that no process has continued for this long is removed.
 _ABANDONED_SECONDS = 7 * 86_400.0
@@ -47,10 +48,7 @@ class WorkSettings:
     allow_hosts: tuple[str, ...] = ()
     attempts: int = 5
     max_bytes: int | None = None
-    connect_seconds: float = 10.0
     stall_seconds: float = 60.0
-    min_bytes_per_second: int = 256
-    max_wait_seconds: float = 60.0
     durable: bool = False
 
 
@@ -61,14 +59,9 @@ class RetryCounter:
     attempts before it resets the count. A server that starts over each time does not.
     """
 
-    def __init__(
-        self,
-        attempts: int,
-        max_wait_seconds: float,
-        random: Random,
-    ) -> None:
+    def __init__(self, attempts: int, random: Random) -> None:
         self._attempts = attempts
-        self._backoff = Backoff(_FIRST_WAIT_SECONDS, max_seconds=max_wait_seconds)
+        self._backoff = Backoff(_FIRST_WAIT_SECONDS, max_seconds=_MAX_WAIT_SECONDS)
         self._random = random
         self._failures = 0
         self._max_size = 0
@@ -120,9 +113,7 @@ class ExportWork:
         from holdfast.exports.downloads.download import Downloader
         from holdfast.exports.downloads.transfer import CurlHandles
 
-        self._handles = CurlHandles(
-            settings.connect_seconds, settings.stall_seconds, settings.min_bytes_per_second
-        )
+        self._handles = CurlHandles(settings.stall_seconds)
         self._downloader = Downloader(guard, self._handles, settings.max_bytes)
         self._target = open_target(settings.target, settings.scratch, durable=settings.durable)
         self._target.partial_files.sweep(clock.time() - _ABANDONED_SECONDS)
@@ -181,8 +172,7 @@ class ExportWork:
 
     def _export_with_retries(self, part: PartialFile, run: RunningDownload) -> None:
         task = run.task
-        settings = self._settings
-        retries = RetryCounter(settings.attempts, settings.max_wait_seconds, self._random)
+        retries = RetryCounter(self._settings.attempts, self._random)
         part.resume(
             trust_other_boots=task.checksum is not None,
             on_chunk=partial(_report_reread, run),

@@ -224,7 +224,7 @@ def test_a_wait_between_attempts_ends_when_the_job_is_cancelled(place: ExportPla
     place.clock = SYSTEM_CLOCK
     url = place.server.on("/a", status("503 Later", "Retry-After: 3000"))
     results = []
-    with place.work(max_wait_seconds=3000) as work:
+    with place.work() as work:
         task = place.task(url)
         thread = Thread(target=lambda: results.append(work.process(task, lambda _: None)))
         thread.start()
