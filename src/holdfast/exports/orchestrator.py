@@ -36,7 +36,7 @@ from holdfast.exports.errors import CallbackRefused, JobNotFound, TokenClosed
 from holdfast.exports.heartbeat_schedule import Heartbeat, HeartbeatSchedule
 from holdfast.exports.model import ExportJob
 from holdfast.exports.ports import StepFunctions
-from holdfast.exports.reconciler import ActiveJobLister, ActiveJobReader, ProgressWatch
+from holdfast.exports.reconciler import ActiveJobLister, ActiveJobReader
 from holdfast.exports.settings import check_interval
 from holdfast.lease.background import BackgroundLoop
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
@@ -93,7 +93,6 @@ class HeartbeatOrchestrator:
             stall_seconds=stall_seconds,
             interval_seconds=interval_seconds,
         )
-        self._watch = ProgressWatch(clock, max_quiet_seconds=interval_seconds / 2)
         self._loop = BackgroundLoop(
             "holdfast-heartbeats", self.tick, clock, max_wait_seconds=_MAX_WAIT_SECONDS
         )
@@ -331,8 +330,8 @@ class HeartbeatOrchestrator:
             return
         ended = [job_id for job_id in expected if self._has_ended(job_id, active)]
         stalled = {id for id, job in active.items() if self.lister.has_stalled(job)}
-        unmoved = self._watch.find_unmoved(active)
-        wanted = active.keys() if beat_all else unmoved | set(self._schedule.list_received())
+        own = self._schedule.list_received()
+        wanted = active.keys() if beat_all else self.lister.unmoved.union(own)
         to_beat = [
             job
             for job_id, job in active.items()

@@ -13,7 +13,7 @@ since the last listing may have lost its process, so others send its heartbeats.
 progress for `stall_seconds` is stalled: it gets no heartbeats, and the reconciler fails it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from typing import Protocol
 
@@ -62,10 +62,13 @@ class ActiveJobLister:
         self._clock = clock
         self._stall_seconds = stall_seconds
         self._max_clock_jump_seconds = 2 * interval_seconds
+        self._max_quiet_seconds = interval_seconds / 2  # of a job that is new here
         self._seen_at: tuple[float, float] | None = None  # wall, monotonic
         self._not_before = 0.0
         self._failed_in_a_row = 0
         self._last_listing: tuple[float, dict[str, ExportJob]] = (-inf, {})
+        self.unmoved: set[str] = set()
+        """The ids of the jobs that made no progress from one listing to the next."""
 
     def list(self, *, max_age_seconds: float = 0.0) -> dict[str, ExportJob] | None:
         """Return the active jobs by id, or None if the store does not respond.
@@ -92,8 +95,25 @@ class ActiveJobLister:
             self._events.emit(ActiveJobsUnknown(name, self._failed_in_a_row))
             return None
         self._failed_in_a_row = 0
+        self.unmoved = set(self._find_unmoved(listed, active.values()))
         self._last_listing = asked_at, active
         return dict(active)
+
+    def _find_unmoved(
+        self, before: Mapping[str, ExportJob], jobs: Iterable[ExportJob]
+    ) -> Iterator[str]:
+        """Yield the ids of the jobs without progress since the listing before.
+
+        The time of progress is only compared with the one before, for being the same. So it
+        does not matter how far the clocks of two hosts differ. Only a job that is listed for
+        the first time is judged by this host's clock. If the clocks differ, it is found one
+        listing later, or gets heartbeats until then although its process lives.
+        """
+        quiet_since = self._clock.time() - self._max_quiet_seconds
+        for job in jobs:
+            known, at = before.get(job.job_id), job.last_progress_at
+            if known.last_progress_at == at if known is not None else at <= quiet_since:
+                yield job.job_id
 
     def measure_stall(self, job: ExportJob) -> float | None:
         """Return for how many seconds the job has stalled, or None if it has not."""
@@ -126,33 +146,6 @@ class ActiveJobLister:
             if jump > self._max_clock_jump_seconds:
                 self._not_before = wall
         self._seen_at = wall, monotonic
-
-
-class ProgressWatch:
-    """Finds the jobs that made no progress since the last listing.
-
-    The time of progress is only compared with the one in the last listing, for being the
-    same. So it does not matter how far the clocks of two hosts differ. Only a job that is
-    listed for the first time is judged by this host's clock. If the clocks differ, it is
-    found one listing later, or gets heartbeats until then although its process lives.
-    """
-
-    def __init__(self, clock: Clock, *, max_quiet_seconds: float) -> None:
-        """Create a watch; a job that is new here may be quiet for `max_quiet_seconds`."""
-        self._clock = clock
-        self._max_quiet_seconds = max_quiet_seconds
-        self._progress_at: dict[str, float] = {}  # in the last listing
-
-    def find_unmoved(self, active: Mapping[str, ExportJob]) -> set[str]:
-        """Return the ids of the jobs without progress, and remember this listing."""
-        new_before = self._clock.time() - self._max_quiet_seconds
-        before = self._progress_at
-        self._progress_at = {job_id: job.last_progress_at for job_id, job in active.items()}
-        return {
-            job_id
-            for job_id, at in self._progress_at.items()
-            if (before[job_id] == at if job_id in before else at <= new_before)
-        }
 
 
 class Reconciler:
