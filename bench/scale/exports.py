@@ -21,7 +21,7 @@ from bench.scale.faults import Health
 from bench.scale.heartbeats import Sender, TokenBucket
 from bench.scale.quotas import HEARTBEAT_BUCKET, HEARTBEAT_REFILL
 from bench.scale.scaling import Scaler
-from holdfast.exports.heartbeat_schedule import ScheduledHeartbeat
+from holdfast.exports.heartbeat_schedule import Heartbeat
 from holdfast.exports.model import ExportJob, JobError, JobStatus, TaskToken
 from holdfast.exports.settings import RETRY_GRACE_SECONDS
 from holdfast.exports.transitions import (
@@ -440,7 +440,7 @@ class ExportModel:
             if job.host is None and job.stored and job.stopped_at <= since and job.sampled
         ]
 
-    def find_closed(self, heartbeat: ScheduledHeartbeat) -> bool:
+    def find_closed(self, heartbeat: Heartbeat) -> bool:
         """Return whether Step Functions does not wait for the token of this heartbeat."""
         job = self._sampled.get(heartbeat.key)
         if job is None or job.sampled is None:
@@ -451,7 +451,7 @@ class ExportModel:
             self.found_closed += self.sample
         return is_closed
 
-    def note_closed(self, heartbeat: ScheduledHeartbeat) -> None:
+    def note_closed(self, heartbeat: Heartbeat) -> None:
         """Note in the job's row that two heartbeats found its token closed."""
         job, token = self._sampled.get(heartbeat.key), heartbeat.job.task_token
         if job is not None and job.sampled is not None and token is not None:

@@ -1,13 +1,10 @@
 """Heartbeats of the exports: the package's own schedule, and the quota of Step Functions."""
 
 from math import inf
+from random import Random
 from typing import TYPE_CHECKING
 
-from holdfast.exports.heartbeat_schedule import (
-    HeartbeatSchedule,
-    HeartbeatTiming,
-    ScheduledHeartbeat,
-)
+from holdfast.exports.heartbeat_schedule import Heartbeat, HeartbeatSchedule
 from holdfast.exports.model import ExportJob
 
 if TYPE_CHECKING:
@@ -34,12 +31,12 @@ class TokenBucket:
 class SampledSchedule(HeartbeatSchedule):
     """The package's schedule, for one job in `sample`."""
 
-    def __init__(self, timing: HeartbeatTiming, sample: int) -> None:
-        super().__init__(timing, lambda: None)
+    def __init__(self, interval_seconds: float, sample: int, random: Random) -> None:
+        super().__init__(interval_seconds, lambda: None, random)
         self._sample = sample
 
-    def _schedule_new(self, job: ExportJob, new_jobs: int, now: float) -> None:
-        super()._schedule_new(job, new_jobs * self._sample, now)
+    def _compute_spread(self, new_jobs: int) -> float:
+        return super()._compute_spread(new_jobs * self._sample)
 
 
 class Sender:
@@ -52,15 +49,9 @@ class Sender:
 
     def __init__(self, model: "ExportModel", host: "Host") -> None:
         self._model, self._host, self._simulation = model, host, model.simulation
-        timing = HeartbeatTiming(
-            model.deployment.heartbeats.interval_seconds,
-            model.simulation.now,
-            process_id=f"{model.simulation.random.random()}",
-            can_skip=True,
-        )
-        self._schedule = SampledSchedule(timing, model.sample)
-        self._due_at = inf
         interval = model.deployment.heartbeats.interval_seconds
+        self._schedule = SampledSchedule(interval, model.sample, model.simulation.random)
+        self._due_at = inf
         self._listed_at = model.simulation.now - interval / 2
         self._list()
 
@@ -83,7 +74,7 @@ class Sender:
         model.count_listing()
         if model.health.dynamodb_errors < 1:
             jobs = model.list_unmoved(self._listed_at)
-            self._schedule.apply_listing(jobs, asked_at=now, now=now)
+            self._schedule.apply_listing(jobs, (), asked_at=now, now=now)
             self._listed_at = now
         self._wake()
 
@@ -101,10 +92,10 @@ class Sender:
             self._send(heartbeat)
         self._wake()
 
-    def _send(self, heartbeat: ScheduledHeartbeat) -> None:
+    def _send(self, heartbeat: Heartbeat) -> None:
         model, now = self._model, self._simulation.now
-        if not heartbeat.live:
-            self._schedule.reschedule(heartbeat, now, sent=False, failed=False)
+        if not heartbeat.wanted:
+            self._schedule.reschedule(heartbeat, now, sent_at=None, failed=False)
             return
         if model.find_closed(heartbeat):
             token = heartbeat.job.task_token
@@ -113,7 +104,7 @@ class Sender:
             if is_confirmed:
                 model.note_closed(heartbeat)
                 self._schedule.drop_token(heartbeat.job)
-            self._schedule.reschedule(heartbeat, now, sent=True, failed=not is_confirmed)
+            self._schedule.reschedule(heartbeat, now, sent_at=now, failed=not is_confirmed)
             return
         accepted = model.accept_heartbeat(heartbeat.key)
         if accepted:
@@ -121,7 +112,7 @@ class Sender:
         self._schedule.reschedule(
             heartbeat,
             now,
-            sent=True,
+            sent_at=now,
             failed=not accepted,
             refused=not accepted and not model.health.states_errors,
         )

@@ -286,8 +286,8 @@ class Study:
     def _compute_heartbeat_rate(self) -> float:
         """Return the heartbeats per second while all tasks are in phase.
 
-        Tasks that start together are in phase. Each beats for its jobs in the first half of
-        the interval, and the bucket holds only a few seconds of that.
+        Tasks that start together are in phase. Each beats for its jobs within half an
+        interval, and the bucket holds only a few seconds of that.
         """
         active = self.usages["export"].peaks.get("states.open", 0)
         return active / (self.deployment.heartbeats.interval_seconds / 2)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from math import inf
-from random import random
+from random import Random
 
 from holdfast.exports.model import ExportJob, TaskToken
 from holdfast.lease.renewal_schedule import NOT_SCHEDULED, DeadlineHeap
@@ -66,9 +66,15 @@ class Heartbeat:
 class HeartbeatSchedule(DeadlineHeap[str, Heartbeat]):
     """The jobs by the times of their next heartbeats."""
 
-    def __init__(self, interval_seconds: float, wake: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        interval_seconds: float,
+        wake: Callable[[], object],
+        random: Random | None = None,
+    ) -> None:
         super().__init__(wake)
         self._interval_seconds = interval_seconds
+        self._random = random or Random()
         # When this process received the job, which keeps it scheduled until it is forgotten,
         # even if a listing does not have it.
         self._received_at: dict[str, float] = {}
@@ -132,7 +138,7 @@ class HeartbeatSchedule(DeadlineHeap[str, Heartbeat]):
             for job_id, job in wanted.items():
                 heartbeat = self._want(job)
                 if job_id in new_ids:
-                    self._put(heartbeat, now + random() * spread_seconds)
+                    self._put(heartbeat, now + self._random.random() * spread_seconds)
 
     def _compute_spread(self, new_jobs: int) -> float:
         """Return the time over which to spread the first heartbeats of so many new jobs.

@@ -77,7 +77,7 @@ def test_secrets_have_the_name_that_the_functions_read() -> None:
     [(HeartbeatSettings().interval_seconds, "10,500"), (60.0, "18,000")],
 )
 def test_the_beats_that_step_functions_accepts(interval_seconds: float, beats: str) -> None:
-    """They are sent in the first half of an interval, during which the bucket is refilled."""
+    """After a start they are sent in half an interval, during which the bucket is refilled."""
     accepted = HEARTBEAT_BUCKET + HEARTBEAT_REFILL * interval_seconds / 2
     assert f"{accepted:,.0f}" == beats
     assert f"{beats} beats" in TEXT
