@@ -75,9 +75,9 @@ class HeartbeatSchedule(DeadlineHeap[str, Heartbeat]):
         super().__init__(wake)
         self._interval_seconds = interval_seconds
         self._random = random or Random()
-        # When this process received the job, which keeps it scheduled until it is forgotten,
-        # even if a listing does not have it.
-        self._received_at: dict[str, float] = {}
+        # The jobs that this process received. Each stays scheduled until it is forgotten, even
+        # if a listing that is behind does not have it.
+        self._received: set[str] = set()
         self._forgotten_at: dict[str, float] = {}  # for half an interval
 
     # -- what to send
@@ -91,7 +91,7 @@ class HeartbeatSchedule(DeadlineHeap[str, Heartbeat]):
             self._forgotten_at.pop(job.job_id, None)
             known = self._entries.get(job.job_id)
             is_beaten = (
-                job.job_id in self._received_at
+                job.job_id in self._received
                 and known is not None
                 and known.wanted
                 and known.job.task_token == job.task_token
@@ -99,7 +99,7 @@ class HeartbeatSchedule(DeadlineHeap[str, Heartbeat]):
             heartbeat = self._want(job)
             if is_beaten:
                 return
-            self._received_at[job.job_id] = now
+            self._received.add(job.job_id)
             if heartbeat.result is not None:
                 # The one in flight may be for an older token, so this token needs its own.
                 heartbeat.beat_again = beat
@@ -113,15 +113,15 @@ class HeartbeatSchedule(DeadlineHeap[str, Heartbeat]):
         """
         with self._lock:
             self._forgotten_at[job_id] = now
-            self._received_at.pop(job_id, None)
+            self._received.discard(job_id)
             self._drop(job_id)
 
     def apply_listing(
-        self, jobs: Iterable[ExportJob], known: Collection[str], *, asked_at: float, now: float
+        self, jobs: Iterable[ExportJob], listed: Collection[str], *, asked_at: float, now: float
     ) -> None:
         """Schedule these jobs of a listing whose call began at `asked_at`, and no others.
 
-        A job that this process received, and whose state is not `known`, stays scheduled.
+        A job that this process received, and that was not `listed`, stays scheduled.
         """
         with self._lock:
             behind_at = asked_at - self._interval_seconds / 2
@@ -130,7 +130,7 @@ class HeartbeatSchedule(DeadlineHeap[str, Heartbeat]):
             }
             wanted = {job.job_id: job for job in jobs if job.job_id not in self._forgotten_at}
             for job_id in list(self._entries):
-                is_kept = job_id in self._received_at and job_id not in known
+                is_kept = job_id in self._received and job_id not in listed
                 if job_id not in wanted and not is_kept:
                     self._drop(job_id)
             new_ids = wanted.keys() - self._entries.keys()
@@ -161,10 +161,10 @@ class HeartbeatSchedule(DeadlineHeap[str, Heartbeat]):
             if known is not None and known.job.task_token == job.task_token:
                 self._drop(job.job_id)
 
-    def list_received(self, before: float = inf) -> list[str]:
-        """Return the ids of the jobs that this process received before that time."""
+    def list_received(self) -> list[str]:
+        """Return the ids of the jobs that this process received."""
         with self._lock:
-            return [job_id for job_id, at in self._received_at.items() if at < before]
+            return list(self._received)
 
     # -- handing out
 
@@ -206,7 +206,7 @@ class HeartbeatSchedule(DeadlineHeap[str, Heartbeat]):
             elif heartbeat.beat_again:
                 heartbeat.beat_again, heartbeat.failures = False, 0
                 self._put(heartbeat, now)
-            elif failed and (not refused or heartbeat.key in self._received_at):
+            elif failed and (not refused or heartbeat.key in self._received):
                 self._put(heartbeat, self._compute_retry_at(heartbeat, now))
             else:
                 heartbeat.failures = 0

@@ -323,12 +323,9 @@ class HeartbeatOrchestrator:
 
     def _list_jobs(self, beat_all: bool) -> None:
         asked_at = self._clock.monotonic()
-        # A job received in the last interval may not be in the index yet.
-        expected = self._schedule.list_received(before=asked_at - self._interval_seconds)
         active = self.lister.list()
         if active is None:  # heartbeats go on for the jobs known from before
             return
-        ended = [job_id for job_id in expected if self._has_ended(job_id, active)]
         stalled = {id for id, job in active.items() if self.lister.has_stalled(job)}
         own = self._schedule.list_received()
         wanted = active.keys() if beat_all else self.lister.unmoved.union(own)
@@ -338,26 +335,9 @@ class HeartbeatOrchestrator:
             if _can_beat(job) and job_id in wanted and job_id not in stalled
         ]
         now = self._clock.monotonic()
-        self._schedule.apply_listing(to_beat, {*active, *ended}, asked_at=asked_at, now=now)
+        self._schedule.apply_listing(to_beat, active, asked_at=asked_at, now=now)
         with_token = sum(job.has_task_token() for job in active.values())
         self._events.emit(ev.ActiveJobs(with_token, len(active) - with_token))
-
-    def _has_ended(self, job_id: str, active: dict[str, ExportJob]) -> bool:
-        """Return whether a job that this process received is not active any more.
-
-        If the listing does not have it, it is read, so that a job is not missed if the index
-        is behind, and the end of a job in another process is noticed.
-        """
-        if job_id in active:
-            return False
-        try:
-            job = self._jobs.find_by_id(job_id)
-        except Exception:  # its state is unknown, so nothing changes for it
-            return False
-        if job is None or job.terminal:
-            return True
-        active[job_id] = job
-        return False
 
     # -- start and end
 

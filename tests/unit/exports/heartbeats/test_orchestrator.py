@@ -121,15 +121,16 @@ def test_a_job_that_was_given_back_gets_heartbeats_until_it_is_received(world: W
 
 
 def test_a_job_that_ended_elsewhere_gets_no_more_heartbeats(world: World) -> None:
-    """A job that is not in the listing is read by its id (JB-43)."""
+    """Its token was closed there, and the next heartbeat is refused (JB-43)."""
     job = world.add_job("a")
     world.orchestrator.beat_now(job)
     world.let_pass(35)
-    world.add_job("a", JobStatus.COMPLETED, task_token=job.task_token)
-    before = len(world.list_beats(job))
+    world.add_job("a", JobStatus.COMPLETED, with_token=False)
+    world.service.send_task_success(job.task_token, {})
+    before = world.service.calls
     world.let_pass(95)
-    assert len(world.list_beats(job)) - before <= 1
-    assert "a" in world.store.read
+    assert world.service.calls - before <= 1
+    assert world.list_events(ev.HeartbeatFailed) == []
 
 
 def test_a_new_token_gets_heartbeats_despite_an_old_listing(world: World) -> None:
@@ -268,17 +269,6 @@ def test_a_received_job_that_is_stalled_gets_no_heartbeat_either(world: World) -
     assert world.service.calls == 0
     world.orchestrator.trigger_heartbeat()
     assert world.service.calls == 0
-
-
-def test_a_received_job_that_the_index_lacks_is_judged_by_its_row(world: World) -> None:
-    job = world.add_job("a")
-    world.store.unlisted.add("a")
-    world.orchestrator.beat_now(job)
-    world.let_pass(3500)
-    beats = len(world.list_beats(job))
-    assert beats > 100
-    world.let_pass(3600)
-    assert len(world.list_beats(job)) < beats + 10  # it stalled, and is not kept alive
 
 
 def test_a_job_that_moves_again_gets_heartbeats_again(world: World) -> None:
