@@ -510,7 +510,7 @@ def test_doctor_reports_a_wrong_interval_once_and_does_not_use_the_default_inste
         if "INTERVAL_MS" in result["found"] or "every" in result["found"]
     ]
     assert [(result["check"], result["level"]) for result in about] == [("settings", "fail")]
-    assert "STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS=999" in about[0]["found"]
+    assert "STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS='999'" in about[0]["found"]
 
 
 def test_doctor_finds_an_unusable_target(cli: Cli) -> None:
