@@ -31,7 +31,6 @@ from holdfast.exports.dynamodb import DynamoDBJobs
 from holdfast.exports.model import ACTIVE, ExportJob, JobState, JobStatus
 from holdfast.exports.request import JobRequest, TaskSpec
 from holdfast.exports.runner import JobRunner
-from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.exports.tracker import JobTracker
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.queue.message import get_lease
@@ -45,6 +44,7 @@ from support.chat.application import AI_CONFIG, CHANNEL_CONFIG
 from support.chat.providers import FakeProviders
 from support.dynamodb.service import start_service
 from support.exports.inline_pool import InlinePool
+from support.exports.simulated_step_functions import SimulatedStepFunctions
 
 Flow = dict[str, float]
 """Calls by `service.Operation`, and `dynamodb.write`, `dynamodb.read` in capacity units."""

@@ -1,13 +1,10 @@
 """Heartbeats of the exports: the package's own schedule, and the quota of Step Functions."""
 
 from math import inf
+from random import Random
 from typing import TYPE_CHECKING
 
-from holdfast.exports.heartbeat_schedule import (
-    HeartbeatSchedule,
-    HeartbeatTiming,
-    ScheduledHeartbeat,
-)
+from holdfast.exports.heartbeat_schedule import Heartbeat, HeartbeatSchedule
 from holdfast.exports.model import ExportJob
 
 if TYPE_CHECKING:
@@ -34,12 +31,12 @@ class TokenBucket:
 class SampledSchedule(HeartbeatSchedule):
     """The package's schedule, for one job in `sample`."""
 
-    def __init__(self, timing: HeartbeatTiming, sample: int) -> None:
-        super().__init__(timing, lambda: None)
+    def __init__(self, interval_seconds: float, sample: int, random: Random) -> None:
+        super().__init__(interval_seconds, lambda: None, random)
         self._sample = sample
 
-    def _schedule_new(self, job: ExportJob, new_jobs: int, now: float) -> None:
-        super()._schedule_new(job, new_jobs * self._sample, now)
+    def _compute_spread(self, new_jobs: int) -> float:
+        return super()._compute_spread(new_jobs * self._sample)
 
 
 class Sender:
@@ -53,13 +50,9 @@ class Sender:
     def __init__(self, model: "ExportModel") -> None:
         self._model, self._simulation = model, model.simulation
         self._interval = model.deployment.interval_seconds
-        now = model.simulation.now
-        timing = HeartbeatTiming(
-            self._interval, now, process_id=f"{model.random.random()}", can_skip=True
-        )
-        self._schedule = SampledSchedule(timing, model.sample)
+        self._schedule = SampledSchedule(self._interval, model.sample, model.random)
         self._due_at = inf
-        self._listed_at = now - self._interval / 2
+        self._listed_at = model.simulation.now - self._interval / 2
         self.is_alive = True
         self._list()
 
@@ -81,7 +74,7 @@ class Sender:
         model.count_listing()
         if model.health.dynamodb_errors < 1:
             jobs = model.list_unmoved(self._listed_at)
-            self._schedule.apply_listing(jobs, asked_at=now, now=now)
+            self._schedule.apply_listing(jobs, (), asked_at=now, now=now)
             self._listed_at = now
         self._wake()
 
@@ -99,12 +92,13 @@ class Sender:
             self._send(heartbeat)
         self._wake()
 
-    def _send(self, heartbeat: ScheduledHeartbeat) -> None:
-        accepted = heartbeat.live and self._model.accept_heartbeat(heartbeat.key)
+    def _send(self, heartbeat: Heartbeat) -> None:
+        now, is_wanted = self._simulation.now, heartbeat.wanted
+        failed = is_wanted and not self._model.accept_heartbeat(heartbeat.key)
         self._schedule.reschedule(
             heartbeat,
-            self._simulation.now,
-            sent=heartbeat.live,
-            failed=heartbeat.live and not accepted,
-            refused=heartbeat.live and not accepted and not self._model.health.states_errors,
+            now,
+            sent_at=now if is_wanted else None,
+            failed=failed,
+            refused=failed and not self._model.health.states_errors,
         )

@@ -17,9 +17,7 @@ from holdfast.exports.model import JobStatus as JobStatus
 from holdfast.exports.model import TaskResult as TaskResult
 from holdfast.exports.model import TaskStatus as TaskStatus
 from holdfast.exports.model import TaskToken as TaskToken
-from holdfast.exports.orchestrator import (
-    HeartbeatOrchestrator as HeartbeatOrchestrator,
-)
+from holdfast.exports.orchestrator import HeartbeatOrchestrator as HeartbeatOrchestrator
 from holdfast.exports.pool.pool import WorkerPool as WorkerPool
 from holdfast.exports.pool.worker import Assignment as Assignment
 from holdfast.exports.pool.worker import TaskHandler as TaskHandler

@@ -180,7 +180,7 @@ def test_commands_and_settings_name_the_job_store_alike() -> None:
 def test_an_option_wins_over_its_variable_and_a_variable_over_the_default() -> None:
     env = {"WORKER_POOL_SIZE": "6", "HOLDFAST_DOWNLOADS": "2"}
     settings = read_settings(ExportSettings, env, given={"downloads": 3})
-    assert (settings.worker_pool_size, settings.downloads, settings.per_host) == (6, 3, 16)
+    assert (settings.worker_pool_size, settings.downloads, settings.task_attempts) == (6, 3, 3)
 
 
 def test_hosts_are_separated_by_commas() -> None:

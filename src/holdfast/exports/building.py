@@ -165,7 +165,6 @@ def _make_work_settings(to: str, settings: ExportSettings) -> "WorkSettings":
         scratch=os.path.abspath(Path(settings.data_dir, "exports", "parts")),
         allow_private=settings.allow_private,
         allow_hosts=settings.allow_hosts,
-        per_host=max(1, settings.per_host // settings.worker_pool_size),
         attempts=settings.download_attempts,
         max_bytes=settings.max_bytes,
         stall_seconds=settings.quiet_seconds,

@@ -6,6 +6,9 @@ compete with each other, and all results that came in meanwhile are counted toge
 
 Tasks that are not counted when this process dies are still PENDING in the store, so the
 next process that gets the job's message does them again. It skips those that are counted.
+
+Another process, or the reconciler of this one, may end a job that runs here. Its thread notices
+that when it counts results, or else when it reads the row every `progress_seconds`.
 """
 
 from collections import deque
@@ -15,11 +18,13 @@ from threading import Condition, Event, Lock
 from typing import Any, Protocol
 
 from holdfast.errors import HoldfastError
+from holdfast.events import Events
 from holdfast.exports.errors import StoreUnavailable
+from holdfast.exports.events import JobCancelled
 from holdfast.exports.model import ExportJob, ExportTask, TaskResult, TaskStatus
 from holdfast.exports.pool.worker import Assignment
 from holdfast.exports.ports import JobStateRepository
-from holdfast.exports.tracker import JobTracker
+from holdfast.exports.tracker import JobTracker, require_job
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 Payload = Callable[[ExportTask], Mapping[str, Any]]
@@ -54,10 +59,8 @@ class ActiveJob:
         self.job_created_at = job_created_at
         self._gather_seconds = gather_seconds
         self.listed_to: str | None = None  # the last task that was read from the store
-        self.bytes_done = 0
-        self.seen_bytes = 0  # when bytes were last looked at
-        self.look_at = 0.0
-        self.is_cancelled = False
+        self.seen_bytes = 0  # of its running tasks, when the job was last checked
+        self.check_at = 0.0
         self._changed = Condition()  # its lock is reentrant
         self._ready: deque[ExportTask] = deque()
         self._running: dict[str, ExportTask] = {}
@@ -82,9 +85,8 @@ class ActiveJob:
     def finish(self, result: TaskResult) -> None:
         """Keep the result of a running task; ignore it if the task does not run."""
         with self._changed:
-            if self._running.pop(result.task_id, None) is not None and not self.is_cancelled:
+            if self._running.pop(result.task_id, None) is not None:
                 self._results.append(result)
-                self.bytes_done += result.bytes_processed
                 if not (self._gathering and self._can_gather):
                     self._changed.notify()
 
@@ -92,7 +94,7 @@ class ActiveJob:
         """Make a running task ready again, ahead of the others."""
         with self._changed:
             task = self._running.pop(task_id, None)
-            if task is not None and not self.is_cancelled:
+            if task is not None:
                 self._ready.appendleft(task)
             self._changed.notify()
 
@@ -120,7 +122,7 @@ class ActiveJob:
     def wait_for_results(self, wait_seconds: float) -> Sequence[TaskResult]:
         """Return the results to count next; wait for them unless there is other work to do."""
         with self._changed:
-            busy = self.is_cancelled or self.is_exhausted or self.needs_tasks
+            busy = self.is_exhausted or self.needs_tasks
             if not (self._results or busy):
                 self._changed.wait(wait_seconds)
             if self._results and not busy and self._can_gather:
@@ -132,7 +134,7 @@ class ActiveJob:
     @property
     def _can_gather(self) -> bool:
         """Whether more results will come that can be counted in the same transactions."""
-        expects_more = bool(self._running or self._ready) and not self.is_cancelled
+        expects_more = bool(self._running or self._ready)
         return expects_more and len(self._results) < _MAX_COUNTED_TOGETHER
 
     def remove_counted(self, results: Sequence[TaskResult]) -> None:
@@ -163,19 +165,10 @@ class ActiveJob:
         with self._changed:
             self._open = False
 
-    def cancel(self) -> None:
-        """Drop all tasks and results, because the job is not wanted any more."""
-        with self._changed:
-            self.is_cancelled, self._open = True, False
-            self._ready.clear()
-            self._results.clear()
-            self._changed.notify()
-
     def wait(self, seconds: float) -> None:
         """Wait until something changes, at most so long."""
         with self._changed:
-            if not self.is_cancelled:
-                self._changed.wait(seconds)
+            self._changed.wait(seconds)
 
 
 class TaskPool(Protocol):
@@ -203,13 +196,14 @@ class TaskDispatcher:
         drain_seconds: float = 30.0,
         progress_seconds: float = 30.0,
         pause_seconds: float = 1.0,
+        events: Events | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Create a dispatcher; `payload` makes the data that a worker gets for a task.
 
-        A job that processes bytes but finishes no task notes its progress in the store at
-        most every `progress_seconds`. If the store does not respond, the dispatcher tries
-        again after `pause_seconds`.
+        A job that finishes no task is checked every `progress_seconds`, and the bytes that it
+        processed are noted in the store as progress. If the store does not respond, the
+        dispatcher tries again after `pause_seconds`.
         """
         self._jobs = jobs
         self._tracker = tracker
@@ -217,6 +211,7 @@ class TaskDispatcher:
         self._drain_seconds = drain_seconds
         self._progress_seconds = progress_seconds
         self._pause_seconds = pause_seconds
+        self._events = Events() if events is None else events
         self._clock = clock
         self._lock = Lock()
         self._active: deque[ActiveJob] = deque()
@@ -258,11 +253,6 @@ class TaskDispatcher:
         with self._lock:
             return [active.job_id for active in self._active]
 
-    def cancel(self, job_id: str) -> None:
-        """End the job's run and its running tasks, because its outcome is not wanted."""
-        if (active := self._find_active(job_id)) is not None:
-            active.cancel()
-
     def leave_now(self) -> None:
         """Let every job leave at once that should leave, without draining its tasks."""
         self._leave_now.set()
@@ -277,15 +267,14 @@ class TaskDispatcher:
     ) -> ExportJob:
         """Work on a sealed job until its outcome is decided, and return the job.
 
-        Returns early, with the job undecided, in two cases. If `lost` is set or the job is
-        cancelled, it returns at once. If `should_leave()` is true, it returns after the
-        running tasks had `drain_seconds` to finish. `on_progress` is called whenever
-        results were counted.
+        Returns early, with the job undecided, in two cases. If `lost` is set, it returns at
+        once. If `should_leave()` is true, it returns after the running tasks had
+        `drain_seconds` to finish. `on_progress` is called whenever results were counted.
+        Raises JobNotFound if the job was deleted.
         """
         with self._enter(job) as active:
             leave_at: float | None = None
-            self._look_at_bytes(active, counted=True)
-            while not (job.is_decided or active.is_cancelled or lost.is_set()):
+            while not (job.is_decided or lost.is_set()):
                 if leave_at is None and should_leave():
                     active.close()
                     leave_at = self._clock.monotonic() + self._drain_seconds
@@ -295,11 +284,15 @@ class TaskDispatcher:
                     before, job = job, self._step(active, job)
                     if job is not before:
                         on_progress(job)
-                    self._look_at_bytes(active, counted=job is not before)
+                        active.check_at = self._clock.monotonic() + self._progress_seconds
+                    elif self._clock.monotonic() >= active.check_at:
+                        job = self._check_job(active)
                 except StoreUnavailable:  # results that are not counted stay in `active`
                     active.wait(self._pause_seconds)
-            cancelled = active.is_cancelled
-        return self._jobs.find_by_id(job.job_id) or job if cancelled else job
+            if job.is_decided and active.has_running_tasks:
+                error = job.error or job.callback.error
+                self._events.emit(JobCancelled(job.job_id, error.code if error else ""))
+        return job
 
     def _step(self, active: ActiveJob, job: ExportJob) -> ExportJob:
         if active.needs_tasks:
@@ -320,16 +313,17 @@ class TaskDispatcher:
                 active.restart_listing()
         return job
 
-    def _look_at_bytes(self, active: ActiveJob, *, counted: bool) -> None:
-        """Note progress of a job that processes bytes while no task finishes: a large file."""
-        now = self._clock.monotonic()
-        if not counted and now < active.look_at:
-            return
-        seen_bytes = active.bytes_done + self._pool.count_running_bytes(active.job_id)
+    def _check_job(self, active: ActiveJob) -> ExportJob:
+        """Return the stored job, which may have ended elsewhere, while no task finishes.
+
+        If bytes were processed meanwhile, as of a large file, note that as progress.
+        """
+        active.check_at = self._clock.monotonic() + self._progress_seconds
+        seen_bytes = self._pool.count_running_bytes(active.job_id)
         has_moved, active.seen_bytes = seen_bytes != active.seen_bytes, seen_bytes
-        active.look_at = now + self._progress_seconds
-        if has_moved and not counted:
-            self._jobs.note_progress(active.job_id)
+        if has_moved:
+            return self._jobs.note_progress(active.job_id)
+        return require_job(self._jobs, active.job_id)
 
     def _can_leave(self, active: ActiveJob, leave_at: float) -> bool:
         is_over = self._leave_now.is_set() or self._clock.monotonic() >= leave_at
@@ -338,6 +332,7 @@ class TaskDispatcher:
     @contextmanager
     def _enter(self, job: ExportJob) -> Iterator[ActiveJob]:
         job_id, active = job.job_id, ActiveJob(job.job_id, job.created_at)
+        active.check_at = self._clock.monotonic() + self._progress_seconds
         with self._lock:
             if any(other.job_id == job_id for other in self._active):
                 raise HoldfastError(f"job {job_id!r} already runs in this process")

@@ -7,15 +7,12 @@ The orchestrator stops last, because jobs need heartbeats until the last one has
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.events import Events
 from holdfast.exports.dispatcher import TaskDispatcher
-from holdfast.exports.errors import JobNotFound
-from holdfast.exports.events import JobCancelled
-from holdfast.exports.model import ExportJob, ExportTask
+from holdfast.exports.model import ExportTask
 from holdfast.exports.pool.pool import WorkerPool
 from holdfast.exports.pool.worker import HandlerFactory
 from holdfast.exports.ports import JobStateRepository, StepFunctions
@@ -63,7 +60,6 @@ class JobEngine:
     ) -> None:
         settings = settings or EngineSettings()
         events = Events() if events is None else events
-        self._events = events
         self.tracker = JobTracker(jobs, step_functions, events=events)
         self.dispatcher = TaskDispatcher(
             jobs,
@@ -72,6 +68,7 @@ class JobEngine:
             drain_seconds=settings.drain_seconds,
             # Other processes look for progress twice in an interval.
             progress_seconds=min(30.0, settings.interval_seconds / 3),
+            events=events,
             clock=clock,
         )
         self.pool = WorkerPool(
@@ -97,7 +94,7 @@ class JobEngine:
                 enabled=settings.heartbeats,
                 stall_seconds=settings.stall_seconds,
                 heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
-                token_closed=self._token_closed,
+                token_closed=self.tracker.token_closed,
                 events=events,
                 clock=clock,
             )
@@ -106,8 +103,6 @@ class JobEngine:
         self.reconciler = Reconciler(
             jobs,
             self.tracker,
-            running=lambda: self.dispatcher.running,
-            cancel=self._cancel,
             lister=lister,
             stall_seconds=settings.stall_seconds,
             retry_grace_seconds=settings.retry_grace_seconds,
@@ -143,13 +138,3 @@ class JobEngine:
         self.reconciler.stop()
         if self.orchestrator is not None:
             self.orchestrator.stop()
-
-    def _token_closed(self, job: ExportJob, code: str) -> None:
-        with suppress(JobNotFound):  # not stored yet; the next heartbeat finds it again
-            if self.tracker.token_closed(job, code).terminal:
-                self._cancel(job.job_id, code)
-
-    def _cancel(self, job_id: str, code: str) -> None:
-        if job_id in self.dispatcher.running:
-            self._events.emit(JobCancelled(job_id, code))
-            self.dispatcher.cancel(job_id)

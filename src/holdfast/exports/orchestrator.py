@@ -2,7 +2,7 @@
 
     loop ──┬─ each half ─────▶ lister ──▶ schedule        jobs that no process works on
            │  of an interval   (own thread)
-           └─ what is due ───▶ senders ─┬─ accepted ▶ schedule, at its next offset
+           └─ what is due ───▶ senders ─┬─ accepted ▶ schedule, an interval later
               (up to 32 threads)        ├─ failed ──▶ schedule, in 2, 4, 8, 8 s
                                         └─ closed ──▶ schedule, in 2 s; the second time
                                                       token_closed (own thread)
@@ -21,36 +21,30 @@ So the gap is at most two intervals. Two processes may send the same heartbeat, 
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from functools import partial
-from queue import Empty, SimpleQueue
-from secrets import token_hex
-from threading import Event, Lock, Thread, current_thread
+from math import inf
+from threading import Lock
+from typing import Any
 
 from holdfast.doctor.checks import CheckLevel
 from holdfast.errors import ConfigError
 from holdfast.events import Events
 from holdfast.exports import events as ev
-from holdfast.exports.errors import CallbackRefused, TokenClosed
-from holdfast.exports.heartbeat_schedule import (
-    HeartbeatCycle,
-    HeartbeatSchedule,
-    HeartbeatTiming,
-    ScheduledHeartbeat,
-)
+from holdfast.exports.errors import CallbackRefused, JobNotFound, TokenClosed
+from holdfast.exports.heartbeat_schedule import Heartbeat, HeartbeatSchedule
 from holdfast.exports.model import ExportJob
 from holdfast.exports.ports import StepFunctions
-from holdfast.exports.reconciler import ActiveJobLister, ActiveJobReader, ProgressWatch
+from holdfast.exports.reconciler import ActiveJobLister, ActiveJobReader
 from holdfast.exports.settings import check_interval
 from holdfast.lease.background import BackgroundLoop
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 _log = logging.getLogger("holdfast")
 
-Work = Callable[[], None]
-
 _MAX_WAIT_SECONDS = 1.0  # so that heartbeats go on soon after the machine was suspended
+_STOP_CHECK_SECONDS = 0.1  # how soon a triggered cycle notices a stop
 
 
 class HeartbeatOrchestrator:
@@ -99,25 +93,18 @@ class HeartbeatOrchestrator:
             stall_seconds=stall_seconds,
             interval_seconds=interval_seconds,
         )
-        self._watch = ProgressWatch(clock, max_quiet_seconds=interval_seconds / 2)
-        self._timing = HeartbeatTiming(
-            interval_seconds,
-            clock.monotonic(),
-            process_id=token_hex(8),
-            can_skip=(heartbeat_timeout_seconds or 0.0) >= 3 * interval_seconds,
-        )
-        self._listings = HeartbeatTiming(interval_seconds / 2, self._timing.began_at)
         self._loop = BackgroundLoop(
             "holdfast-heartbeats", self.tick, clock, max_wait_seconds=_MAX_WAIT_SECONDS
         )
-        self._schedule = HeartbeatSchedule(self._timing, self._loop.wake)
-        self._sending = ThreadPool("holdfast-heartbeat", concurrency)
-        self._listing = ThreadPool("holdfast-active-jobs")
-        self._closing = ThreadPool("holdfast-token-closed")
-        self._pools = (self._listing, self._sending, self._closing)
+        self._schedule = HeartbeatSchedule(interval_seconds, self._loop.wake)
+        self._senders = ThreadPoolExecutor(concurrency, "holdfast-heartbeat")
+        self._listers = ThreadPoolExecutor(1, "holdfast-active-jobs")
+        self._closers = ThreadPoolExecutor(1, "holdfast-token-closed")
+        self._pools = self._listers, self._senders, self._closers
+        self._calls: set[Future[None]] = set()  # submitted and not done
+        self._listing: Future[None] | None = None  # the last one
+        self._list_at = clock.monotonic()
         self._started = self._stopped = False
-        self._cycle_at = self._timing.began_at
-        self._cycles: set[HeartbeatCycle] = set()
         self._lock = Lock()
 
     # -- it starts once and stops once
@@ -130,7 +117,7 @@ class HeartbeatOrchestrator:
     @property
     def in_flight(self) -> int:
         """The number of heartbeats, listings and `token_closed` calls that are not done."""
-        return sum(pool.load for pool in self._pools)
+        return len(self._calls)
 
     def start(self) -> None:
         """Start the loop in the background. Does nothing if it was started or stopped."""
@@ -138,6 +125,10 @@ class HeartbeatOrchestrator:
             if self._started or self._stopped:
                 return
             if self._enabled:
+                # Each pool has a thread from now on. If there are too few for all calls later,
+                # that one makes the calls that wait.
+                for pool in self._pools:
+                    pool.submit(int)
                 self._loop.start()
             self._started = True
         self._emit_started()
@@ -153,7 +144,7 @@ class HeartbeatOrchestrator:
                 return
             was_running, self._stopped = self.running, True
         if was_running:
-            self._events.emit(ev.OrchestratorStopping(self._sending.load))
+            self._events.emit(ev.OrchestratorStopping(len(self._schedule.list_in_flight())))
         ended = self._end(wait_seconds)
         if not ended:
             _log.warning("heartbeats were still in flight after %g s", wait_seconds)
@@ -183,39 +174,62 @@ class HeartbeatOrchestrator:
         the others, whether they make progress or not. It ends after all calls that follow
         from that. Heartbeats that were not accepted are counted, too.
         """
-        cycle = HeartbeatCycle()
-        with self._lock:
-            if self._stopped:
-                return 0
-            self._cycles.add(cycle)
-        if self._listing.submit(partial(self._run_cycle, cycle)):
-            cycle.ended.wait()
-        self._cycles.discard(cycle)
-        return cycle.sent
+        if (listing := self._submit(self._listers, self._list_jobs, True)) is None:
+            return 0
+        self._wait_for([listing])
+        heartbeats = self._schedule.take_due(inf)
+        results = self._schedule.list_in_flight()
+        self._send_all(heartbeats)
+        self._wait_for(results)
+        return sum(result.result() for result in results if result.done())
+
+    def _wait_for(self, futures: Iterable[Future[Any]]) -> None:
+        while not self._stopped and wait(futures, _STOP_CHECK_SECONDS).not_done:
+            pass
 
     # -- the loop
 
     def tick(self) -> float:
-        """Run one pass: begin a cycle if it is time, and send the due heartbeats.
+        """Run one pass: list the jobs if it is time, and send the due heartbeats.
 
         Returns when the next pass is due, by the monotonic clock.
         """
         now = self._clock.monotonic()
-        if now >= self._cycle_at:
-            self._cycle_at = self._listings.compute_next_at(0.0, now)
-            if self._listing.load == 0:  # otherwise a cycle still runs, and two must not
-                self._listing.submit(self._run_cycle)
-        self._submit(self._schedule.take_due(now))
-        return min(self._cycle_at, self._schedule.await_next())
+        if now >= self._list_at:
+            self._list_at = now + self._interval_seconds / 2
+            if self._listing is None or self._listing.done():  # two must not run at once
+                self._listing = self._submit(self._listers, self._list_jobs, False)
+        self._send_all(self._schedule.take_due(now))
+        return min(self._list_at, self._schedule.await_next())
 
-    def _submit(self, heartbeats: list[ScheduledHeartbeat]) -> None:
+    def _submit(
+        self, threads: ThreadPoolExecutor, call: Callable[..., None], *arguments: Any
+    ) -> Future[None] | None:
+        """Have a thread make the call.
+
+        Returns None if the orchestrator is stopped, or if no thread could be started. In the
+        second case the call waits for a thread that runs.
+        """
+        try:
+            future = threads.submit(call, *arguments)
+        except RuntimeError:
+            return None
+        self._calls.add(future)
+        future.add_done_callback(self._end_call)
+        return future
+
+    def _end_call(self, future: Future[None]) -> None:
+        self._calls.discard(future)
+        if not future.cancelled() and (error := future.exception()) is not None:
+            _log.error("a call of the heartbeats failed", exc_info=error)
+
+    def _send_all(self, heartbeats: Iterable[Heartbeat]) -> None:
         for heartbeat in heartbeats:
-            if not self._sending.submit(partial(self._send, heartbeat)):
-                self._reschedule(heartbeat, sent=False, failed=True)
+            self._submit(self._senders, self._send, heartbeat)
 
-    def _send(self, heartbeat: ScheduledHeartbeat) -> None:
-        if not heartbeat.live:  # it was dropped while it waited for a thread
-            self._reschedule(heartbeat, sent=False)
+    def _send(self, heartbeat: Heartbeat) -> None:
+        if not heartbeat.wanted:  # it was dropped while it waited for a thread
+            self._reschedule(heartbeat, None)
             return
         job, began_at = heartbeat.job, self._clock.monotonic()
         code: str | None = "Cancelled"  # unless the call returns
@@ -234,14 +248,13 @@ class HeartbeatOrchestrator:
                 self._emit_result(job, code, seconds)
         if not isinstance(error, TokenClosed):
             refused = isinstance(error, CallbackRefused)
-            self._reschedule(heartbeat, failed=error is not None, refused=refused)
+            self._reschedule(heartbeat, began_at, failed=error is not None, refused=refused)
+            return
         # Handled in another thread, because that reads and writes the store, and the threads
         # that send are few.
-        elif not self._closing.submit(
-            partial(self._handle_closed, heartbeat, job, error.code, seconds)
-        ):
+        arguments = heartbeat, job, error.code, began_at, seconds
+        if self._submit(self._closers, self._handle_closed, *arguments) is None:
             self._emit_result(job, error.code, seconds)
-            self._reschedule(heartbeat)
 
     def _emit_result(self, job: ExportJob, code: str | None, seconds: float) -> None:
         """Emit the event of a heartbeat, from which logs and metrics are made.
@@ -258,7 +271,12 @@ class HeartbeatOrchestrator:
         self._events.emit(ev.HeartbeatSent(job.job_id, done, total, state.percent, seconds))
 
     def _handle_closed(
-        self, heartbeat: ScheduledHeartbeat, job: ExportJob, code: str, seconds: float
+        self,
+        heartbeat: Heartbeat,
+        job: ExportJob,
+        code: str,
+        began_at: float,
+        seconds: float,
     ) -> None:
         is_confirmed = heartbeat.refused_token == job.task_token
         heartbeat.refused_token = job.task_token
@@ -270,10 +288,11 @@ class HeartbeatOrchestrator:
             if was_needed:
                 self._emit_result(job, code, seconds)
             if not needs_second:
-                self._token_closed(job, code)
+                with suppress(JobNotFound):  # not stored yet; the runner's next heartbeat tells
+                    self._token_closed(job, code)
                 self._schedule.drop_token(job)
         finally:
-            self._reschedule(heartbeat, failed=needs_second)
+            self._reschedule(heartbeat, began_at, failed=needs_second)
 
     def _was_needed(self, job: ExportJob) -> bool:
         """Return whether the token was closed while its job needed it.
@@ -289,62 +308,36 @@ class HeartbeatOrchestrator:
 
     def _reschedule(
         self,
-        heartbeat: ScheduledHeartbeat,
+        heartbeat: Heartbeat,
+        sent_at: float | None,
         *,
-        sent: bool = True,
         failed: bool = False,
         refused: bool = False,
     ) -> None:
         now = self._clock.monotonic()
-        self._schedule.reschedule(heartbeat, now, sent=sent, failed=failed, refused=refused)
+        self._schedule.reschedule(
+            heartbeat, now, sent_at=sent_at, failed=failed, refused=refused
+        )
 
-    # -- one cycle
+    # -- one listing
 
-    def _run_cycle(self, cycle: HeartbeatCycle | None = None) -> None:
-        try:
-            self._list_jobs(beat_all=cycle is not None)
-        finally:
-            if cycle is not None:
-                self._submit(self._schedule.take_all(cycle))
-
-    def _list_jobs(self, *, beat_all: bool) -> None:
+    def _list_jobs(self, beat_all: bool) -> None:
         asked_at = self._clock.monotonic()
-        # A job received in the last interval may not be in the index yet.
-        expected = self._schedule.list_received(before=asked_at - self._interval_seconds)
         active = self.lister.list()
         if active is None:  # heartbeats go on for the jobs known from before
             return
-        ended = [job_id for job_id in expected if self._has_ended(job_id, active)]
         stalled = {id for id, job in active.items() if self.lister.has_stalled(job)}
-        unmoved = self._watch.find_unmoved(active)
-        wanted = active.keys() if beat_all else unmoved | set(self._schedule.list_received())
+        own = self._schedule.list_received()
+        wanted = active.keys() if beat_all else self.lister.unmoved.union(own)
         to_beat = [
             job
             for job_id, job in active.items()
             if _can_beat(job) and job_id in wanted and job_id not in stalled
         ]
         now = self._clock.monotonic()
-        self._schedule.apply_listing(to_beat, asked_at=asked_at, now=now)
-        self._schedule.hold_back([*stalled, *ended])
+        self._schedule.apply_listing(to_beat, active, asked_at=asked_at, now=now)
         with_token = sum(job.has_task_token() for job in active.values())
         self._events.emit(ev.ActiveJobs(with_token, len(active) - with_token))
-
-    def _has_ended(self, job_id: str, active: dict[str, ExportJob]) -> bool:
-        """Return whether a job that this process received is not active any more.
-
-        If the listing does not have it, it is read, so that a job is not missed if the index
-        is behind, and the end of a job in another process is noticed.
-        """
-        if job_id in active:
-            return False
-        try:
-            job = self._jobs.find_by_id(job_id)
-        except Exception:  # its state is unknown, so nothing changes for it
-            return False
-        if job is None or job.terminal:
-            return True
-        active[job_id] = job
-        return False
 
     # -- start and end
 
@@ -360,11 +353,13 @@ class HeartbeatOrchestrator:
     def _end(self, wait_seconds: float) -> bool:
         """Stop all threads, and return whether nothing is in flight any more."""
         self._loop.request_stop()
-        for cycle in list(self._cycles):
-            cycle.ended.set()
-        ended = close_all(self._pools, self._clock, wait_seconds)
+        for pool in self._pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        has_ended = not wait(self._calls.copy(), wait_seconds).not_done
+        for pool in self._pools:
+            pool.shutdown(wait=has_ended)
         self._loop.stop(wait_seconds)
-        return ended
+        return has_ended
 
 
 def _can_beat(job: ExportJob) -> bool:
@@ -389,100 +384,3 @@ def check_heartbeat_settings(
         raise ConfigError(f"stall_seconds must be above 0, not {stall_seconds:g}")
     if concurrency < 1:
         raise ConfigError(f"heartbeats need at least one thread, not {concurrency}")
-
-
-class ThreadPool:
-    """Up to `size` threads, started when there is work for them.
-
-    If a callable raises, the error is logged and nothing else ends.
-    """
-
-    def __init__(self, name: str, size: int = 1) -> None:
-        self._name = name
-        self._size = size
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
-        self._threads: list[Thread] = []
-        self._load = 0  # submitted and not finished
-        self._closed = False
-        self._idle = Event()
-        self._idle.set()
-        self._lock = Lock()
-
-    def submit(self, work: Work) -> bool:
-        """Queue a callable. Returns False if the pool is closed or no thread can start."""
-        with self._lock:
-            if self._closed:
-                return False
-            if len(self._threads) < min(self._load + 1, self._size):
-                self._start_thread()
-            if not self._threads:
-                return False
-            self._load += 1
-            self._idle.clear()
-            self._queue.put(work)
-        return True
-
-    @property
-    def load(self) -> int:
-        """The number of callables that are submitted and not finished."""
-        return self._load
-
-    def close(self) -> None:
-        """Drop the callables that have not begun; those that run finish by themselves.
-
-        Call it once.
-        """
-        with self._lock:
-            self._closed = True
-            with suppress(Empty):
-                while True:
-                    self._queue.get_nowait()
-                    self._reduce_load()
-            for _ in self._threads:
-                self._queue.put(None)
-
-    def wait(self, clock: Clock, seconds: float) -> bool:
-        """Wait after `close` until the threads have ended; return whether they did.
-
-        Returns False at once in a thread of this pool, because that would wait for itself.
-        """
-        if current_thread() in self._threads or not clock.wait(self._idle, seconds):
-            return False
-        for thread in self._threads:
-            thread.join()
-        return True
-
-    def _start_thread(self) -> None:
-        thread = Thread(
-            target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True
-        )
-        try:
-            thread.start()
-        except RuntimeError:  # no thread can be started; the existing ones do the work
-            _log.warning("%s has no more than %d threads", self._name, len(self._threads))
-            return
-        self._threads.append(thread)
-
-    def _run(self) -> None:
-        while (work := self._queue.get()) is not None:
-            try:
-                work()
-            except Exception:  # a bug in one callable must not end the thread for the others
-                _log.exception("work of %s failed", self._name)
-            finally:
-                with self._lock:
-                    self._reduce_load()
-
-    def _reduce_load(self) -> None:
-        self._load -= 1
-        if self._load == 0:
-            self._idle.set()
-
-
-def close_all(pools: Sequence[ThreadPool], clock: Clock, seconds: float) -> bool:
-    """Close the pools and wait so long for all together; return whether all have ended."""
-    for pool in pools:
-        pool.close()
-    until = clock.monotonic() + seconds
-    ended = [pool.wait(clock, max(0.0, until - clock.monotonic())) for pool in pools]
-    return all(ended)

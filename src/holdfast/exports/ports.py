@@ -161,12 +161,12 @@ class JobStateRepository(ABC):
         DOWNLOADING or its outcome is decided; then nothing of that batch is counted.
         """
 
-    def note_progress(self, job_id: str) -> None:
+    def note_progress(self, job_id: str) -> ExportJob:
         """Move `last_progress_at` although no task finished: bytes came, or it was resumed.
 
-        Nothing happens to a job that is terminal.
+        Nothing happens to a job that is terminal. Returns the job.
         """
-        self._change(job_id, transitions.record_progress)
+        return self._change(job_id, transitions.record_progress).job
 
     # -- the outcome and its callback
 

@@ -4,17 +4,16 @@
     outcome, callback pending      ─▶ callback
     token closed, no other in time ─▶ failed
     no progress for stall_seconds  ─▶ failed, even if heartbeats are sent for it
-    runs here, ended elsewhere     ─▶ stopped here
 
-A pass repeats nothing that was done, so any number of processes may run one at once.
+A process that runs such a job reads its row and stops (TaskDispatcher). A pass repeats nothing
+that was done, so any number of processes may run one at once.
 
 The reconciler and the heartbeats list the active jobs in the same way. A job without progress
 since the last listing may have lost its process, so others send its heartbeats. A job without
 progress for `stall_seconds` is stalled: it gets no heartbeats, and the reconciler fails it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from typing import Protocol
 
@@ -63,10 +62,13 @@ class ActiveJobLister:
         self._clock = clock
         self._stall_seconds = stall_seconds
         self._max_clock_jump_seconds = 2 * interval_seconds
+        self._max_quiet_seconds = interval_seconds / 2  # of a job that is new here
         self._seen_at: tuple[float, float] | None = None  # wall, monotonic
         self._not_before = 0.0
         self._failed_in_a_row = 0
         self._last_listing: tuple[float, dict[str, ExportJob]] = (-inf, {})
+        self.unmoved: set[str] = set()
+        """The ids of the jobs that made no progress from one listing to the next."""
 
     def list(self, *, max_age_seconds: float = 0.0) -> dict[str, ExportJob] | None:
         """Return the active jobs by id, or None if the store does not respond.
@@ -93,8 +95,25 @@ class ActiveJobLister:
             self._events.emit(ActiveJobsUnknown(name, self._failed_in_a_row))
             return None
         self._failed_in_a_row = 0
+        self.unmoved = set(self._find_unmoved(listed, active.values()))
         self._last_listing = asked_at, active
         return dict(active)
+
+    def _find_unmoved(
+        self, before: Mapping[str, ExportJob], jobs: Iterable[ExportJob]
+    ) -> Iterator[str]:
+        """Yield the ids of the jobs without progress since the listing before.
+
+        The time of progress is only compared with the one before, for being the same. So it
+        does not matter how far the clocks of two hosts differ. Only a job that is listed for
+        the first time is judged by this host's clock. If the clocks differ, it is found one
+        listing later, or gets heartbeats until then although its process lives.
+        """
+        quiet_since = self._clock.time() - self._max_quiet_seconds
+        for job in jobs:
+            known, at = before.get(job.job_id), job.last_progress_at
+            if known.last_progress_at == at if known is not None else at <= quiet_since:
+                yield job.job_id
 
     def measure_stall(self, job: ExportJob) -> float | None:
         """Return for how many seconds the job has stalled, or None if it has not."""
@@ -129,33 +148,6 @@ class ActiveJobLister:
         self._seen_at = wall, monotonic
 
 
-class ProgressWatch:
-    """Finds the jobs that made no progress since the last listing.
-
-    The time of progress is only compared with the one in the last listing, for being the
-    same. So it does not matter how far the clocks of two hosts differ. Only a job that is
-    listed for the first time is judged by this host's clock. If the clocks differ, it is
-    found one listing later, or gets heartbeats until then although its process lives.
-    """
-
-    def __init__(self, clock: Clock, *, max_quiet_seconds: float) -> None:
-        """Create a watch; a job that is new here may be quiet for `max_quiet_seconds`."""
-        self._clock = clock
-        self._max_quiet_seconds = max_quiet_seconds
-        self._progress_at: dict[str, float] = {}  # in the last listing
-
-    def find_unmoved(self, active: Mapping[str, ExportJob]) -> set[str]:
-        """Return the ids of the jobs without progress, and remember this listing."""
-        new_before = self._clock.time() - self._max_quiet_seconds
-        before = self._progress_at
-        self._progress_at = {job_id: job.last_progress_at for job_id, job in active.items()}
-        return {
-            job_id
-            for job_id, at in self._progress_at.items()
-            if (before[job_id] == at if job_id in before else at <= new_before)
-        }
-
-
 class Reconciler:
     """Checks all active jobs every `interval_seconds`."""
 
@@ -164,8 +156,6 @@ class Reconciler:
         jobs: JobStateRepository,
         tracker: JobTracker,
         *,
-        running: Callable[[], Iterable[str]] = tuple,
-        cancel: Callable[[str, str], None] = lambda job_id, code: None,
         lister: ActiveJobLister | None = None,
         stall_seconds: float | None = 3600.0,
         retry_grace_seconds: float = RETRY_GRACE_SECONDS,
@@ -177,14 +167,10 @@ class Reconciler:
 
         A job whose token was found closed has `retry_grace_seconds` to get another one.
 
-        `running()` returns the ids of the jobs that run here; `cancel(job_id, code)` stops one.
         If another component lists the jobs regularly with `lister`, its last listing is used,
         because each listing reads every active job. Each step reads its job again.
         """
-        self._jobs = jobs
         self._tracker = tracker
-        self._running = running
-        self._cancel = cancel
         self._retry_grace_seconds = retry_grace_seconds
         self._interval_seconds = interval_seconds
         self._events = Events() if events is None else events
@@ -213,43 +199,22 @@ class Reconciler:
 
     def tick(self) -> None:
         """Run one pass over all active jobs. Never raises."""
-        running = list(self._running())
         active = self._lister.list(max_age_seconds=self._max_age_seconds)
-        if active is None:  # the next pass tries again
-            return
-        for job in active.values():
-            self._reconcile_safely(job.job_id, partial(self._reconcile, job))
-        for job_id in running:
-            if job_id not in active:
-                self._reconcile_safely(job_id, partial(self._cancel_if_ended, job_id))
-
-    def _reconcile_safely(self, job_id: str, reconcile: Callable[[], None]) -> None:
-        """Emit an event instead of raising, so that one job's error does not stop the pass."""
-        try:
-            reconcile()
-        except Exception as error:
-            self._events.emit(JobNotReconciled(job_id, type(error).__name__))
+        for job in (active or {}).values():
+            try:
+                self._reconcile(job)
+            except Exception as error:  # one job's error does not stop the pass
+                self._events.emit(JobNotReconciled(job.job_id, type(error).__name__))
 
     def _reconcile(self, job: ExportJob) -> None:
         if job.all_counted or job.callback.state is CallbackState.PENDING:
             self._tracker.complete(job.job_id)
         elif self._has_waited_for_token(job):
-            job = self._tracker.fail_closed(job, self._retry_grace_seconds)
-            self._cancel_if_decided(job, "TokenClosed")
+            self._tracker.fail_closed(job, self._retry_grace_seconds)
         elif (stalled_seconds := self._lister.measure_stall(job)) is not None:
-            job = self._tracker.fail_stalled(job, stalled_seconds)
-            self._cancel_if_decided(job, "JobStalled")
+            self._tracker.fail_stalled(job, stalled_seconds)
 
     def _has_waited_for_token(self, job: ExportJob) -> bool:
         if job.token_closed_at is None:
             return False
         return self._clock.time() - job.token_closed_at >= self._retry_grace_seconds
-
-    def _cancel_if_decided(self, job: ExportJob, code: str) -> None:
-        if job.callback.state is not CallbackState.NONE:
-            self._cancel(job.job_id, code)
-
-    def _cancel_if_ended(self, job_id: str) -> None:
-        job = self._jobs.find_by_id(job_id)
-        if job is None or job.terminal:
-            self._cancel(job_id, "EndedElsewhere")

@@ -86,7 +86,9 @@ class JobRunner:
         self._step_functions = step_functions
         self._events = Events() if events is None else events
         self._clock = clock
-        self._locks = _JobLocks()
+        # Each job's lock, and the number of runs that hold it or wait for it.
+        self._runs: dict[str, tuple[Lock, int]] = {}
+        self._runs_lock = Lock()
 
     def run(
         self,
@@ -113,25 +115,40 @@ class JobRunner:
             # since the message was sent, and the message may have waited in the queue.
             self._heartbeats.beat_now(requested)
 
-        def give_up() -> bool:
-            return lost.is_set() or should_leave()
-
-        try:
+        with self._enter(request.job_id) as lock:
             # Before taking the lock, so that a thread that already runs this job sends its
             # outcome to this token.
             job = self._admit(requested)
-            with self._locks.hold(request.job_id, give_up, lost) as locked:
-                if not locked:
+            while not lock.acquire(timeout=_LOCK_POLL_SECONDS):
+                if lost.is_set() or should_leave():
                     return job
+            try:
                 fresh = job is requested
                 job = require_job(self._jobs, job.job_id)
-                # The row may have another token. Or an earlier run here ended just now, so
-                # the job was forgotten, and other processes see that it makes progress.
-                self._heartbeats.beat_now(job)
+                self._heartbeats.beat_now(job)  # the row may have another token
                 return self._run(job, fresh, request, lost, should_leave, on_progress)
+            finally:
+                lock.release()
+
+    @contextmanager
+    def _enter(self, job_id: str) -> Iterator[Lock]:
+        """Lend the job's lock, with which its runs in this process follow each other.
+
+        A second run may have the same message, lost and received again, while the first one
+        is ending. After the last run, the job gets no more heartbeats.
+        """
+        with self._runs_lock:
+            lock, runs = self._runs.get(job_id, (Lock(), 0))
+            self._runs[job_id] = lock, runs + 1
+        try:
+            yield lock
         finally:
-            # Only if no other thread runs the job.
-            self._locks.call_if_free(request.job_id, self._heartbeats.forget)
+            with self._runs_lock:
+                lock, runs = self._runs.pop(job_id)
+                if runs > 1:
+                    self._runs[job_id] = lock, runs - 1
+                else:
+                    self._heartbeats.forget(job_id)
 
     def _run(
         self,
@@ -279,41 +296,3 @@ class JobRunner:
             return
         with suppress(TokenClosed):  # the token has the outcome; its message came once more
             send_outcome(self._step_functions, request.token, job)
-
-
-class _JobLocks:
-    """Lets one thread of this process work on a job; a second message waits for the first.
-
-    It may be the same message, lost and received again, while its first run is ending.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._busy: set[str] = set()
-
-    @contextmanager
-    def hold(self, job_id: str, give_up: Callable[[], bool], pause: Event) -> Iterator[bool]:
-        """Hold the job's lock; yields False if `give_up()` became true before it was free."""
-        while not self._try_lock(job_id):
-            if give_up():
-                yield False
-                return
-            pause.wait(_LOCK_POLL_SECONDS)
-        try:
-            yield True
-        finally:
-            with self._lock:
-                self._busy.discard(job_id)
-
-    def call_if_free(self, job_id: str, action: Callable[[str], None]) -> None:
-        """Call `action(job_id)` unless the job's lock is held, before it can be taken."""
-        with self._lock:
-            if job_id not in self._busy:
-                action(job_id)
-
-    def _try_lock(self, job_id: str) -> bool:
-        with self._lock:
-            if job_id in self._busy:
-                return False
-            self._busy.add(job_id)
-            return True

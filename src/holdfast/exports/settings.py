@@ -33,8 +33,6 @@ class ExportSettings(Settings):
     worker_pool_size: int = Field(default=4, ge=1, le=64)
     #: downloads at a time in each worker
     downloads: int = Field(default=4, ge=1, le=64)
-    #: connections to one host, in all workers together
-    per_host: int = Field(default=16, ge=1, le=1024)
     #: workers that one file may kill before it fails
     task_attempts: int = Field(default=3, ge=1, le=100)
     #: maximum seconds for one file

@@ -7,7 +7,6 @@ would become TaskTimedOut, and the job would count as failed.
 import json
 import logging
 from collections.abc import Mapping
-from threading import Lock
 from typing import Any
 
 from holdfast.aws.checked_call import call_checked
@@ -16,18 +15,15 @@ from holdfast.aws.errors import describe_cause, get_error_code, get_http_status
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.exports.errors import CallbackRefused, CallbackUnclear, TokenClosed
 from holdfast.exports.model import TaskToken
-from holdfast.lease import after_fork
 
 _log = logging.getLogger("holdfast.stepfunctions")
 
 # Limits of the service's own model, in characters.
 MAX_ERROR_CHARS = 256
 MAX_CAUSE_CHARS = 32_768
-MAX_OUTPUT_CHARS = 262_144
 MAX_TOKEN_CHARS = 2_048
 
 _MARK = " […cut]"
-_MAX_KEPT_CHARS = 1_024  # of one value, if an output must be shortened
 _HEARTBEAT_SECONDS = 60.0  # each call's timeout is chosen for this HeartbeatSeconds
 
 # No task waits for this token any more. Only the job's own state shows why.
@@ -52,32 +48,16 @@ _NEVER_SENT = frozenset(
 class StepFunctionsCallbacks:
     """Step Functions callbacks over one client, which all threads share.
 
-    It makes its own client unless the caller gives one, and another in a forked child. A given
-    client must not retry by itself, and needs as many connections as threads call it.
+    It makes its own client unless the caller gives one. A given client must not retry by
+    itself, and needs as many connections as threads call it.
     """
 
     def __init__(self, client: Any = None) -> None:
-        self._given_client = client
-        self._reset()
-        self._connect()
-        after_fork.run_after_fork(self, StepFunctionsCallbacks._reset)
-
-    def _reset(self) -> None:
-        self._client = self._given_client
-        self._connecting = Lock()
-
-    def _connect(self) -> Any:
-        with self._connecting:  # otherwise every thread would create its own client
-            if self._client is None:
-                self._client = make_fail_fast_client("stepfunctions", _HEARTBEAT_SECONDS)
-            return self._client
+        self._client = client or make_fail_fast_client("stepfunctions", _HEARTBEAT_SECONDS)
 
     def send_task_success(self, token: TaskToken, output: Mapping[str, Any]) -> None:
-        """Report the task's success.
-
-        An output that is too long for the service is shortened and marked `truncated`.
-        """
-        text = encode_output(output)
+        """Report the task's success."""
+        text = json.dumps(output, default=str)
         self._call("SendTaskSuccess", "send_task_success", token, output=text)
 
     def send_task_failure(self, token: TaskToken, error: str, cause: str) -> None:
@@ -97,9 +77,8 @@ class StepFunctionsCallbacks:
     def _call(self, name: str, operation: str, token: TaskToken, **arguments: str) -> None:
         if len(token.reveal()) > MAX_TOKEN_CHARS:
             raise TokenClosed("InvalidToken")
-        client = self._connect()
         try:
-            call_checked(client, operation, taskToken=token.reveal(), **arguments)
+            call_checked(self._client, operation, taskToken=token.reveal(), **arguments)
         except Exception as error:  # any kind: the port has three errors for it
             known = translate_error(name, error)
             _log.debug("%s for %s failed: %s", name, token, known)
@@ -127,17 +106,3 @@ def translate_error(name: str, error: BaseException) -> HoldfastError:
 def truncate_text(text: str, max_chars: int) -> str:
     """Return the text, or as much of it as may be sent, with a mark."""
     return text if len(text) <= max_chars else text[: max_chars - len(_MARK)] + _MARK
-
-
-def encode_output(output: Mapping[str, Any]) -> str:
-    """Return the output as JSON; if it is too long for the service, only its short values."""
-    text = json.dumps(output, default=str)
-    if len(text) <= MAX_OUTPUT_CHARS:
-        return text
-    kept: dict[str, Any] = {"truncated": True}
-    room = MAX_OUTPUT_CHARS - _MAX_KEPT_CHARS
-    for key, value in output.items():
-        size = len(json.dumps({key: value}, default=str))
-        if size <= _MAX_KEPT_CHARS and (room := room - size) > 0:
-            kept.setdefault(key, value)
-    return json.dumps(kept, default=str)

@@ -16,6 +16,5 @@ __all__, __getattr__ = lazy_exports(
         "exports.sqlite_jobs": "MemoryJobs",
         "queues.sqlite.memory_queue": "MemoryQueue MemoryQueueFactory",
         "testing.sqs.service": "SimulatedSqs",
-        "exports.simulated_step_functions": "SimulatedStepFunctions",
     },
 )

@@ -1,8 +1,5 @@
 # Written by tools/stubs.py from the table of names in the module itself.
 from holdfast.chat.sqlite_conversations import MemoryConversations as MemoryConversations
-from holdfast.exports.simulated_step_functions import (
-    SimulatedStepFunctions as SimulatedStepFunctions,
-)
 from holdfast.exports.sqlite_jobs import MemoryJobs as MemoryJobs
 from holdfast.queues.sqlite.memory_queue import MemoryQueue as MemoryQueue
 from holdfast.queues.sqlite.memory_queue import MemoryQueueFactory as MemoryQueueFactory

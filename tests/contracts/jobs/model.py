@@ -214,10 +214,11 @@ class JobModel:
         job.tasks[task.task_id] = replace(task, status=status, bytes_processed=size)
         job.progress_at = self._clock.time()
 
-    def note_progress(self, job_id: str) -> None:
+    def note_progress(self, job_id: str) -> ExportJob:
         job = self._find(job_id)
         if job.ended_at is None:
             job.progress_at = self._clock.time()
+        return self._show(job)
 
     # -- the outcome is decided once, and its callback is owed until it was sent
 

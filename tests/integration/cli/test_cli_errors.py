@@ -139,7 +139,6 @@ LARGE = "9" * 23
         ["work", "enrich", "json:loads", "--metrics-port"],
         ["export", "run", "urls.txt", "--to", "out", "--workers"],
         ["export", "run", "urls.txt", "--to", "out", "--downloads"],
-        ["export", "run", "urls.txt", "--to", "out", "--per-host"],
         ["export", "run", "urls.txt", "--to", "out", "--attempts"],
         ["demo", "--tasks"],
     ],

@@ -117,7 +117,6 @@ class ExportPlace:
             str(self.target),
             str(self.target.with_name("scratch")),
             allow_hosts=(self.server.origin,),
-            connect_seconds=10,
             stall_seconds=20,
         )
         return replace(plain, **other)

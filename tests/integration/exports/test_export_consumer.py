@@ -15,13 +15,13 @@ from holdfast.exports.consumer import ExportJobConsumer
 from holdfast.exports.errors import StoreUnavailable
 from holdfast.exports.model import ExportJob, JobStatus
 from holdfast.exports.request import JobRequest
-from holdfast.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.exports.tracker import JobTracker
 from holdfast.lease.backoff import Backoff
 from holdfast.queue.message import AnyMessage
 from holdfast.testing import MemoryQueue
 from holdfast.worker.worker import Worker
+from support.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
 from support.exports.stage import make_runner
 from support.waiting import wait_until
 

@@ -34,12 +34,12 @@ from holdfast.exports.pool.pool import WorkerPool, make_program
 from holdfast.exports.pool.worker import Assignment
 from holdfast.exports.request import JobRequest, TaskSpec
 from holdfast.exports.settings import ExportSettings, HeartbeatSettings
-from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.process.child_process import ChildProcess
 from holdfast.process.liveness import LivenessLimits
 from holdfast.settings import read_settings
+from support.exports.simulated_step_functions import SimulatedStepFunctions
 from support.waiting import wait_until
 from support.workers import pool_work
 from support.workers.notes import Notes

@@ -29,14 +29,14 @@ from holdfast.exports.model import (
 from holdfast.exports.pool.worker import Assignment
 from holdfast.exports.reconciler import Reconciler
 from holdfast.exports.request import JobRequest, TaskSpec
-from holdfast.exports.simulated_step_functions import (
+from holdfast.exports.sqlite_jobs import MemoryJobs
+from holdfast.exports.tracker import JobTracker
+from holdfast.testing import ManualClock
+from support.exports.simulated_step_functions import (
     AcceptedCallback,
     SimulatedStepFunctions,
     TokenState,
 )
-from holdfast.exports.sqlite_jobs import MemoryJobs
-from holdfast.exports.tracker import JobTracker
-from holdfast.testing import ManualClock
 from support.exports.stage import BoundedLease, make_runner
 from support.interleaving import Baton, Policy, Scripted, explore
 

@@ -13,16 +13,14 @@ from holdfast.aws.json_client.client import JsonClient
 from holdfast.exports.errors import CallbackRefused, CallbackUnclear, TokenClosed
 from holdfast.exports.model import TaskToken
 from holdfast.exports.ports import StepFunctions
-from holdfast.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
 from holdfast.exports.step_functions import (
     MAX_CAUSE_CHARS,
     MAX_ERROR_CHARS,
-    MAX_OUTPUT_CHARS,
     StepFunctionsCallbacks,
-    encode_output,
 )
 from holdfast.testing.clock import ManualClock
 from support.aws.client_kinds import KINDS
+from support.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
 from support.http_server import Ask, LoopbackServer, Wire
 
 SECRET = "AQCEAAAAKgAAAAMAAAAAAAAAAQ-canary"
@@ -261,22 +259,6 @@ def test_long_texts_arrive_cut(service: Service, make_callbacks: MakeCallbacks) 
     [(_, request)] = service.requests
     assert len(request["error"]) == MAX_ERROR_CHARS
     assert len(request["cause"]) == MAX_CAUSE_CHARS
-
-
-def test_an_output_that_is_too_long_is_smaller_json_that_says_so() -> None:
-    """(JB-38)"""
-    output = {"jobId": "j", "totalTasks": 9, "names": ["é" * 300_000], "status": "COMPLETED"}
-    text = encode_output(output)
-    assert len(text) <= MAX_OUTPUT_CHARS
-    assert json.loads(text) == {
-        "truncated": True,
-        "jobId": "j",
-        "totalTasks": 9,
-        "status": "COMPLETED",
-    }
-    many = encode_output({f"key-{n}": "v" * 500 for n in range(1000)})
-    assert 100_000 < len(many) <= MAX_OUTPUT_CHARS
-    assert json.loads(many)["truncated"] is True
 
 
 # -- the simulator

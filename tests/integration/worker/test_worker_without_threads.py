@@ -15,12 +15,12 @@ from holdfast.exports.events import PoolWorkerStarted
 from holdfast.exports.model import TaskResult
 from holdfast.exports.pool.pool import WorkerPool
 from holdfast.exports.pool.worker import Assignment
-from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.lease.keeper import LeaseKeeper
 from holdfast.queue.message import AnyMessage
 from holdfast.testing import MemoryQueue
 from holdfast.worker.worker import Worker
+from support.exports.simulated_step_functions import SimulatedStepFunctions
 from support.leftovers import Leftovers
 from support.paths import TESTS
 from support.waiting import wait_until

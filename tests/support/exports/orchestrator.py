@@ -7,8 +7,8 @@ from holdfast.events import Event, Events
 from holdfast.exports.errors import StoreUnavailable
 from holdfast.exports.model import ExportJob, JobState, JobStatus, TaskToken
 from holdfast.exports.orchestrator import HeartbeatOrchestrator
-from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.testing.clock import ManualClock
+from support.exports.simulated_step_functions import SimulatedStepFunctions
 from support.waiting import wait_until
 
 

@@ -8,12 +8,12 @@ from holdfast.events import Event, Events
 from holdfast.exports.dispatcher import TaskDispatcher
 from holdfast.exports.model import ExportJob, ExportTask, TaskResult, TaskToken
 from holdfast.exports.runner import JobHeartbeats, JobRunner, Listing, NoHeartbeats
-from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.exports.tracker import JobTracker
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.testing import ManualClock
 from support.exports.inline_pool import Do, InlinePool, succeed
+from support.exports.simulated_step_functions import SimulatedStepFunctions
 
 JOB = "abc-123"
 MAX_ROUNDS = 100
@@ -33,7 +33,9 @@ def make_runner(
 ) -> tuple[JobRunner, TaskDispatcher, InlinePool]:
     """Make a runner whose pool calls `do` for each task at once; options are those of the
     dispatcher."""
-    dispatcher = TaskDispatcher(jobs, tracker, make_payload, clock=clock, **options)
+    dispatcher = TaskDispatcher(
+        jobs, tracker, make_payload, events=events, clock=clock, **options
+    )
     heartbeats = heartbeats or NoHeartbeats()
     parts = (jobs, tracker, dispatcher, heartbeats, listing, step_functions)
     runner = JobRunner(*parts, events=events, clock=clock)

@@ -74,19 +74,6 @@ def test_results_of_tasks_that_do_not_run_are_ignored() -> None:
     assert not active.wait_for_results(0)
 
 
-def test_a_cancelled_job_keeps_neither_tasks_nor_results() -> None:
-    active = ActiveJob("j")
-    active.add_page(make_tasks("j", 3))
-    first, second = active.take(), active.take()
-    assert first is not None
-    assert second is not None
-    active.cancel()
-    active.finish(make_success(first))
-    active.give_back(second.task_id)
-    assert not active.wait_for_results(0)
-    assert active.take() is None
-
-
 def test_tasks_wait_while_too_many_results_are_not_counted() -> None:
     """An unavailable store must not fill the memory (JB-32)."""
     active = ActiveJob("j")

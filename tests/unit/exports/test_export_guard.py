@@ -257,24 +257,23 @@ class FixedRandom(Random):
 
 
 def test_waits_double_with_jitter_up_to_a_limit() -> None:
-    tries = RetryCounter(20, 10.0, FixedRandom(1.0))
+    tries = RetryCounter(20, FixedRandom(1.0))
     passing = TaskError("X", "", retryable=True)
-    waits = [tries.record_failure(passing, 0) for _ in range(8)]
-    assert waits == [0.5, 1, 2, 4, 8, 10, 10, 10]
-    assert RetryCounter(20, 10.0, FixedRandom(0.0)).record_failure(passing, 0) == 0.25
+    waits = [tries.record_failure(passing, 0) for _ in range(9)]
+    assert waits == [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
+    assert RetryCounter(20, FixedRandom(0.0)).record_failure(passing, 0) == 0.25
 
 
 def test_a_permanent_error_is_not_retried() -> None:
     with pytest.raises(TaskError):
-        RetryCounter(20, 10.0, FixedRandom(0.0)).record_failure(TaskError("X", ""), 0)
+        RetryCounter(20, FixedRandom(0.0)).record_failure(TaskError("X", ""), 0)
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
         ("120", 120.0),
-        ("Thu, 01 Jan 1970 00:01:40 GMT", 40.0),
-        ("Thu, 01 Jan 1970 00:00:10 GMT", 0.0),
+        ("Thu, 01 Jan 1970 00:01:40 GMT", 0.0),
         ("-5", 0.0),
         ("soon", 0.0),
         ("9" * 400, 0.0),
@@ -282,9 +281,9 @@ def test_a_permanent_error_is_not_retried() -> None:
         (None, 0.0),
     ],
 )
-def test_retry_after_is_a_number_or_a_date(text: str | None, seconds: float) -> None:
+def test_retry_after_is_a_number_of_seconds(text: str | None, seconds: float) -> None:
     fields = {} if text is None else {"retry-after": [text]}
-    assert ResponseHead(503, fields).parse_retry_after(now=60.0) == seconds
+    assert ResponseHead(503, fields).retry_after == seconds
 
 
 @pytest.mark.parametrize(

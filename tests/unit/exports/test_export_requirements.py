@@ -24,9 +24,9 @@ from holdfast.exports.orchestrator import HeartbeatOrchestrator
 from holdfast.exports.ports import JobStateRepository
 from holdfast.exports.request import JobRequest, TaskSpec
 from holdfast.exports.runner import JobHeartbeats, NoHeartbeats
-from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.telemetry.logging import make_line_log
+from support.exports.simulated_step_functions import SimulatedStepFunctions
 from support.exports.stage import JOB, JobStage
 
 # -- values

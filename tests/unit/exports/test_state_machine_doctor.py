@@ -19,9 +19,9 @@ from holdfast.exports.checks import check_definition, examine_machine
 from holdfast.exports.events import IntervalTight
 from holdfast.exports.orchestrator import HeartbeatOrchestrator
 from holdfast.exports.settings import HeartbeatSettings
-from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from holdfast.exports.sqlite_jobs import MemoryJobs
 from holdfast.settings import read_settings
+from support.exports.simulated_step_functions import SimulatedStepFunctions
 from support.paths import ROOT
 
 EXAMPLE = ROOT / "examples/export/state-machine.json"

@@ -13,8 +13,8 @@ from holdfast.exports.model import (
     JobStatus,
     TaskToken,
 )
-from holdfast.exports.simulated_step_functions import TokenState
 from holdfast.exports.tracker import JobTracker
+from support.exports.simulated_step_functions import TokenState
 from support.exports.stage import JOB, JobStage
 
 

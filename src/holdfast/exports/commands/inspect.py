@@ -67,7 +67,6 @@ class DownloadOptions:
         int | None, "--workers", "Worker processes (4, or WORKER_POOL_SIZE)."
     ] = None
     downloads: Annotated[int | None, "Simultaneous downloads in each worker (4)."] = None
-    per_host: Annotated[int | None, "Connections to one host, in total (16)."] = None
     allow_private: Annotated[bool, "Allow downloads from private and loopback addresses."] = (
         False
     )

@@ -9,12 +9,8 @@
   as it comes if a checksum is known. Otherwise the error is EncodedBody.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import BoundedSemaphore, Lock
 from urllib.parse import quote
-from weakref import WeakValueDictionary
 
 from holdfast.exports.downloads.partial_files import PartialFile
 from holdfast.exports.downloads.response_head import ResponseHead, make_bad_response
@@ -26,39 +22,12 @@ from holdfast.exports.downloads.task import (
 )
 from holdfast.exports.downloads.transfer import CurlHandles, DownloadRequest
 from holdfast.exports.downloads.url_guard import MAX_REDIRECTS, CheckedUrl, UrlGuard, parse_url
-from holdfast.lease.clock import Clock
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 # libcurl hands over 16 KiB at a time. To hash and write each piece by itself would cost a
 # third of the speed, in system calls and in waits for the interpreter's lock.
 _BUFFER_BYTES = 256 << 10
 _WRITE_INTERVAL_SECONDS = 0.5
-_CHECK_INTERVAL_SECONDS = 0.25  # how soon a waiting task notices that it is cancelled
-
-
-class HostSlots:
-    """Connection slots of hosts, for this process only. Safe for threads."""
-
-    def __init__(self, per_host: int) -> None:
-        self._per_host = per_host
-        # A host is forgotten when no task uses or awaits it, because a job may name a million.
-        self._slots: WeakValueDictionary[str, BoundedSemaphore] = WeakValueDictionary()
-        self._lock = Lock()
-
-    @contextmanager
-    def take_slot(self, origin: str, run: RunningDownload) -> Iterator[None]:
-        """Wait for a slot and keep it while the context lasts.
-
-        Raises TaskError if the task is to end.
-        """
-        with self._lock:
-            slots = self._slots.setdefault(origin, BoundedSemaphore(self._per_host))
-        while not slots.acquire(timeout=_CHECK_INTERVAL_SECONDS):
-            run.check()
-        try:
-            yield
-        finally:
-            slots.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +36,7 @@ class Downloader:
 
     guard: UrlGuard
     handles: CurlHandles
-    hosts: HostSlots
     max_bytes: int | None
-    clock: Clock
 
     def download(self, part: PartialFile, run: RunningDownload, own_connection: bool) -> None:
         """Complete the part. With `own_connection`, each request has its own connection.
@@ -94,10 +61,7 @@ class Downloader:
         checked_url = parse_url(run.task.url)
         for _ in range(MAX_REDIRECTS + 1):
             request = DownloadRequest(checked_url, self.guard, body, run)
-            with (
-                self.hosts.take_slot(checked_url.origin, run),
-                self.handles.lend(checked_url, job_id) as curl,
-            ):
+            with self.handles.lend(checked_url, job_id) as curl:
                 head = request.perform(curl, body.get_range_headers())
             location = head.get_field("location")
             if head.status not in _REDIRECTS or not location:
@@ -114,8 +78,7 @@ class Downloader:
             text = f"{checked_url.origin}: the download starts over"
             raise TaskError("RangeRefused", text, retryable=True)
         if head.status not in (200, 206):
-            after = head.parse_retry_after(self.clock.time())
-            raise from_http_status(checked_url.origin, head.status, after)
+            raise from_http_status(checked_url.origin, head.status, head.retry_after)
         body.finish(checked_url.origin)
 
 
@@ -176,11 +139,7 @@ class ResponseBody:
         if not self.resumed or content_range is None:
             raise make_bad_response("it is a range of a file, but not the requested range")
         first, last, total = content_range
-        fits = (
-            first == part.size
-            and last == total - 1
-            and head.has_validator(part.validator or "")
-        )
+        fits = first == part.size and last == total - 1 and head.validator == part.validator
         if not fits or part.length not in (None, total):
             part.restart()
             raise TaskError("RangeRefused", "the rest is of another file", retryable=True)

@@ -2,12 +2,8 @@
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from holdfast.exports.downloads.task import TaskError
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 _MAX_HEAD_BYTES = 64 << 10  # an endless head must not fill the memory
 _STATUS = re.compile(rb"HTTP/1\.[01] (?P<status>[1-9][0-9]{2})(?: |\r|\n|$)")
@@ -15,9 +11,6 @@ _RANGE = re.compile(
     r"bytes (?P<first>[0-9]{1,19})-(?P<last>[0-9]{1,19})/(?P<total>[0-9]{1,19})"
 )
 _NUMBER = re.compile(r"[0-9]{1,19}")
-# A date has a resolution of one second, so a file that changed twice within one second has
-# the same date. When the date is a minute old, that second is over for every clock involved.
-_SETTLED_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,46 +61,18 @@ class ResponseHead:
 
     @property
     def validator(self) -> str | None:
-        """The value for If-Range, which ensures that the rest is of the same file."""
-        etag = self.get_field("etag")
-        if etag:
-            return etag if etag.startswith('"') and etag.endswith('"') else None
-        changed = self.get_field("last-modified")
-        if changed and _is_settled(changed, self.get_field("date")):
-            return changed
-        return None
+        """The value for If-Range, which ensures that the rest is of the same file: its ETag.
 
-    def has_validator(self, validator: str) -> bool:
-        """Return whether the response is of the version that has this validator."""
-        return validator in (self.get_field("etag"), self.get_field("last-modified"))
-
-    def parse_retry_after(self, now: float) -> float:
-        """Return the seconds that the server asks to wait, which it gives as number or date.
-
-        Returns 0 if there is no such field or its value has another form.
+        A weak one (W/) does not name the bytes.
         """
+        etag = self.get_field("etag") or ""
+        return etag if etag.startswith('"') and etag.endswith('"') else None
+
+    @property
+    def retry_after(self) -> float:
+        """The seconds that the server asks to wait, or 0 if it gives no number of them."""
         text = self.get_field("retry-after") or ""
-        if text.isascii() and text.isdigit() and len(text) < 10:
-            return float(text)
-        try:
-            return max(0.0, _parse_date(text).timestamp() - now)
-        except (TypeError, ValueError, OverflowError):
-            return 0.0
-
-
-def _is_settled(changed: str, now: str | None) -> bool:
-    try:
-        age = _parse_date(now or "") - _parse_date(changed)
-    except (TypeError, ValueError):
-        return False
-    return age.total_seconds() >= _SETTLED_SECONDS
-
-
-def _parse_date(text: str) -> "datetime":
-    """Return the date of a field. Raises TypeError or ValueError."""
-    from email.utils import parsedate_to_datetime  # slow to import, and seldom needed
-
-    return parsedate_to_datetime(text)
+        return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0.0
 
 
 class HeadReader:

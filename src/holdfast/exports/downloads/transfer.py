@@ -12,21 +12,22 @@ Bytes behind the declared end of a body may be a complete response. On a connect
 used again, libcurl would read them as the response to the next request. Therefore
 
 - a request whose bytes cannot be checked by a checksum has its own connection;
-- other requests use only connections that served the same job;
-- a body that is longer than declared fails, if the surplus has arrived by then.
+- other requests use only connections that served the same job, and on which nothing arrived
+  since.
+
+A body ends where its head says. The bytes behind it belong to no file.
 """
 
-import os
 import select
 import socket
 from collections.abc import Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import pycurl
 
-from holdfast.exports.downloads.response_head import HeadReader, ResponseHead, make_bad_response
+from holdfast.exports.downloads.response_head import HeadReader, ResponseHead
 from holdfast.exports.downloads.task import RunningDownload, TaskError, from_curl_code
 from holdfast.exports.downloads.url_guard import CheckedUrl, UrlGuard, explain_refusal
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from holdfast.exports.downloads.download import ResponseBody
 
 _BUFFER_BYTES = 256 << 10
+_CONNECT_SECONDS = 10
+_MIN_BYTES_PER_SECOND = 256
 _MAX_IDLE_HANDLES = 16  # handles, each with a connection and a buffer
 _MAX_ERROR_PAGE_BYTES = 64 << 10  # bytes of an error page that are read to keep the connection
 _BODY_STATUSES = (200, 206)
@@ -68,11 +71,7 @@ class DownloadRequest:
         self._refused_address: str | None = None
         self._error_page_bytes = 0
         self._opened: list[socket.socket] = []
-        self._kept_fd = -1  # the connection that libcurl may use again
-        self._received = 0  # bytes of the body and of the surplus behind its end
-        self._accepted = 0
         self._has_body = False  # the body of a 200 or 206 follows
-        self._length: int | None = None  # the declared length of that body
 
     def perform(self, curl: Any, headers: Sequence[str]) -> ResponseHead:
         """Send the request and return the head of the response.
@@ -85,8 +84,6 @@ class DownloadRequest:
         curl.setopt(pycurl.HEADERFUNCTION, self._receive_header)
         curl.setopt(pycurl.WRITEFUNCTION, self._receive_body)
         curl.setopt(pycurl.XFERINFOFUNCTION, self._check_progress)
-        curl.setopt(pycurl.DEBUGFUNCTION, self._count_received)
-        self._kept_fd = curl.getinfo(pycurl.ACTIVESOCKET)
         number = 0
         try:
             curl.perform()
@@ -116,9 +113,8 @@ class DownloadRequest:
             before = self._reader.head
             response = self._reader.feed(line)
             if before is None and response is not None and response.status in _BODY_STATUSES:
-                self._has_body, self._length = True, response.length
+                self._has_body = True
                 self._receiver.begin(response)
-                self._check_end()
         except BaseException as error:
             self._error = error
             return -1
@@ -130,9 +126,6 @@ class DownloadRequest:
             if not self._has_body:
                 return self._skip_error_page(data)
             self._receiver.write(data)
-            self._accepted += len(data)
-            if self._accepted == self._length:
-                self._check_end()
         except BaseException as error:
             self._error = error
             return -1
@@ -141,20 +134,6 @@ class DownloadRequest:
     def _skip_error_page(self, data: bytes) -> int | None:
         self._error_page_bytes += len(data)
         return -1 if self._error_page_bytes > _MAX_ERROR_PAGE_BYTES else None
-
-    def _count_received(self, kind: int, data: bytes) -> None:
-        if kind == pycurl.INFOTYPE_DATA_IN:
-            self._received += len(data)
-
-    def _check_end(self) -> None:
-        """Raise TaskError when all declared bytes are taken and more bytes wait behind them.
-
-        On a TLS connection only libcurl could read the waiting bytes, and it does not.
-        """
-        if self._accepted == self._length and self._checked_url.scheme == "http":
-            fds = [opened.fileno() for opened in self._opened] or [self._kept_fd]
-            if any(_has_bytes(fd) for fd in fds):
-                raise _make_surplus_error()
 
     def _check_progress(self, *_: object) -> bool:
         """Return whether to end the transfer. libcurl calls this at least once a second."""
@@ -181,30 +160,7 @@ class DownloadRequest:
             raise TaskError("AddressRefused", f"{host}: {text}")
         if number or response is None:
             raise from_curl_code(host, number or pycurl.E_GOT_NOTHING)
-        if self._length is not None and self._received > self._length:
-            # libcurl read the surplus together with the body, and dropped it.
-            raise _make_surplus_error()
         return response
-
-
-def _make_surplus_error() -> TaskError:
-    return make_bad_response("it has more bytes than it declared")
-
-
-def _has_bytes(fd: int) -> bool:
-    """Return whether bytes wait on this socket. The end of the connection does not count."""
-    if not _is_readable(fd):
-        return False
-    with socket.socket(fileno=os.dup(fd)) as duplicate, suppress(OSError):
-        return bool(duplicate.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-    return False
-
-
-def _is_readable(fd: int) -> bool:
-    """Return whether bytes wait on this socket, or it ended."""
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    return bool(poller.poll(0))
 
 
 class CurlHandles:
@@ -213,12 +169,8 @@ class CurlHandles:
     A connection is kept open for the next request of the same job to the same server.
     """
 
-    def __init__(
-        self, connect_seconds: float, stall_seconds: float, min_bytes_per_second: int
-    ) -> None:
-        self._connect_seconds = connect_seconds
+    def __init__(self, stall_seconds: float) -> None:
         self._stall_seconds = stall_seconds
-        self._min_bytes_per_second = min_bytes_per_second
         self._idle: list[tuple[_Owner, Any]] = []  # the most recently used is the last
         self._lock = Lock()
         self._closed = False
@@ -273,9 +225,6 @@ class CurlHandles:
         for option, value in self._options() + ([] if is_plain else _find_certificates()):
             curl.setopt(option, value)
         curl.setopt(pycurl.FORBID_REUSE, int(owner is None))
-        # DEBUGFUNCTION counts the received bytes. On TLS connections it is called three
-        # times for 16 KiB, which costs too much where a checksum proves the bytes anyway.
-        curl.setopt(pycurl.VERBOSE, int(owner is None or is_plain))
         return curl
 
     def _options(self) -> list[tuple[int, Any]]:
@@ -294,8 +243,8 @@ class CurlHandles:
             (pycurl.MAXCONNECTS, 1),
             (pycurl.TCP_KEEPALIVE, 1),
             (pycurl.NOPROGRESS, 0),  # enables XFERINFOFUNCTION, which stops the transfer
-            (pycurl.CONNECTTIMEOUT_MS, max(1, round(self._connect_seconds * 1000))),
-            (pycurl.LOW_SPEED_LIMIT, self._min_bytes_per_second),
+            (pycurl.CONNECTTIMEOUT, _CONNECT_SECONDS),
+            (pycurl.LOW_SPEED_LIMIT, _MIN_BYTES_PER_SECOND),
             (pycurl.LOW_SPEED_TIME, max(1, round(self._stall_seconds))),
         ]
 
@@ -325,5 +274,8 @@ def _is_quiet(curl: Any) -> bool:
 
     It cannot after the server closed it or sent more bytes.
     """
-    fd = curl.getinfo(pycurl.ACTIVESOCKET)
-    return fd < 0 or not _is_readable(fd)
+    if (fd := curl.getinfo(pycurl.ACTIVESOCKET)) < 0:
+        return True
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return not poller.poll(0)

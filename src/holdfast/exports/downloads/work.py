@@ -28,6 +28,7 @@ from holdfast.lease.backoff import Backoff
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
 _FIRST_WAIT_SECONDS = 0.5
+_MAX_WAIT_SECONDS = 60.0
 _MIN_PROGRESS_BYTES = 1 << 20  # an attempt that gained this much is not a failure
 # A partial file that no process has continued for this long is removed.
 _ABANDONED_SECONDS = 7 * 86_400.0
@@ -37,8 +38,7 @@ _ABANDONED_SECONDS = 7 * 86_400.0
 class WorkSettings:
     """Settings of the export work, plain values that can be sent to another process.
 
-    `per_host` is for this process. A caller that starts several processes divides it.
-    An attempt ends after `stall_seconds` below `min_bytes_per_second`.
+    An attempt ends after `stall_seconds` with almost no bytes.
     `durable`: published files survive a power cut, at the cost of one sync each.
     """
 
@@ -46,13 +46,9 @@ class WorkSettings:
     scratch: str  # for partial files of S3 targets; a folder target keeps its own inside
     allow_private: bool = False
     allow_hosts: tuple[str, ...] = ()
-    per_host: int = 8
     attempts: int = 5
     max_bytes: int | None = None
-    connect_seconds: float = 10.0
     stall_seconds: float = 60.0
-    min_bytes_per_second: int = 256
-    max_wait_seconds: float = 60.0
     durable: bool = False
 
 
@@ -63,14 +59,9 @@ class RetryCounter:
     attempts before it resets the count. A server that starts over each time does not.
     """
 
-    def __init__(
-        self,
-        attempts: int,
-        max_wait_seconds: float,
-        random: Random,
-    ) -> None:
+    def __init__(self, attempts: int, random: Random) -> None:
         self._attempts = attempts
-        self._backoff = Backoff(_FIRST_WAIT_SECONDS, max_seconds=max_wait_seconds)
+        self._backoff = Backoff(_FIRST_WAIT_SECONDS, max_seconds=_MAX_WAIT_SECONDS)
         self._random = random
         self._failures = 0
         self._max_size = 0
@@ -119,15 +110,11 @@ class ExportWork:
         self._runs = RunningDownloads(clock)
         guard = UrlGuard(allow_private=settings.allow_private, allow_hosts=settings.allow_hosts)
         # Only here, because they load pycurl, which only worker processes need.
-        from holdfast.exports.downloads.download import Downloader, HostSlots
+        from holdfast.exports.downloads.download import Downloader
         from holdfast.exports.downloads.transfer import CurlHandles
 
-        self._handles = CurlHandles(
-            settings.connect_seconds, settings.stall_seconds, settings.min_bytes_per_second
-        )
-        self._downloader = Downloader(
-            guard, self._handles, HostSlots(settings.per_host), settings.max_bytes, clock
-        )
+        self._handles = CurlHandles(settings.stall_seconds)
+        self._downloader = Downloader(guard, self._handles, settings.max_bytes)
         self._target = open_target(settings.target, settings.scratch, durable=settings.durable)
         self._target.partial_files.sweep(clock.time() - _ABANDONED_SECONDS)
         self._random = Random()
@@ -185,8 +172,7 @@ class ExportWork:
 
     def _export_with_retries(self, part: PartialFile, run: RunningDownload) -> None:
         task = run.task
-        settings = self._settings
-        retries = RetryCounter(settings.attempts, settings.max_wait_seconds, self._random)
+        retries = RetryCounter(self._settings.attempts, self._random)
         part.resume(
             trust_other_boots=task.checksum is not None,
             on_chunk=partial(_report_reread, run),

@@ -6,8 +6,7 @@ JB-33 and I-JB-12 (visible files are complete and checked; a repetition has the 
 
 import hashlib
 import pickle
-from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -225,7 +224,7 @@ def test_a_wait_between_attempts_ends_when_the_job_is_cancelled(place: ExportPla
     place.clock = SYSTEM_CLOCK
     url = place.server.on("/a", status("503 Later", "Retry-After: 3000"))
     results = []
-    with place.work(max_wait_seconds=3000) as work:
+    with place.work() as work:
         task = place.task(url)
         thread = Thread(target=lambda: results.append(work.process(task, lambda _: None)))
         thread.start()
@@ -233,31 +232,6 @@ def test_a_wait_between_attempts_ends_when_the_job_is_cancelled(place: ExportPla
         work.cancel("job-1")
         thread.join(30)
     assert results[0]["error"]["code"] == "Cancelled"
-
-
-def test_a_host_gets_no_more_connections_than_it_is_allowed(place: ExportPlace) -> None:
-    lock, now, most = Lock(), [0], [0]
-    third = Event()
-
-    def counted(ask: Ask, wire: Wire) -> None:
-        with lock:
-            now[0] += 1
-            most[0] = max(most[0], now[0])
-            if now[0] > 2:
-                third.set()
-        if ask.number <= 2:
-            third.wait(0.7)  # enough time for one connection too many
-        with lock:
-            now[0] -= 1
-        file(b"x")(ask, wire)
-
-    url = place.server.on("/a", counted)
-    with place.work(per_host=2) as work, ThreadPoolExecutor(8) as slots:
-        tasks = [place.task(url, f"{number}") for number in range(16)]
-        results = list(slots.map(lambda task: work.process(task, lambda _: None), tasks))
-    assert all(result["success"] for result in results)
-    assert len(place.visible()) == 16
-    assert most[0] == 2
 
 
 def test_bytes_of_a_slow_body_are_on_disk_and_reported_before_it_ends(

@@ -100,29 +100,6 @@ def test_a_file_without_validator_starts_over(place: ExportPlace) -> None:
     assert place.visible() == {"file.bin": DATA}
 
 
-@pytest.mark.parametrize("old", [True, False])
-def test_a_date_counts_only_when_it_is_settled(place: ExportPlace, old: bool) -> None:
-    """A file may change twice within one second, which is the resolution of a date."""
-    changed = "Thu, 01 Jan 2026 00:00:00 GMT"
-    now = "Thu, 01 Jan 2026 12:00:00 GMT" if old else "Thu, 01 Jan 2026 00:00:05 GMT"
-    dates = (f"Last-Modified: {changed}", f"Date: {now}")
-
-    def broken(ask: Ask, wire: Wire) -> None:
-        wire.head("200 OK", f"Content-Length: {len(DATA)}", *dates)
-        wire.body(DATA[:HALF])
-        wire.close()
-
-    def the_rest(ask: Ask, wire: Wire) -> None:
-        span = f"Content-Range: bytes {ask.start}-{len(DATA) - 1}/{len(DATA)}"
-        first = ("206 Partial Content", span) if ask.start else ("200 OK",)
-        wire.head(*first, f"Content-Length: {len(DATA) - ask.start}", *dates)
-        wire.body(DATA[ask.start :])
-
-    assert place.get(place.server.on("/a", broken, the_rest))["success"]
-    assert place.server.asks[1].start == (HALF if old else 0)
-    assert place.visible() == {"file.bin": DATA}
-
-
 def test_a_body_that_ends_too_early_with_the_connection_goes_on(place: ExportPlace) -> None:
     """No length was declared, but the known size shows that bytes are missing."""
     url = place.server.on("/a", until_closed(DATA[:HALF], f"ETag: {ETAG}"), file(DATA))

@@ -14,7 +14,6 @@ from holdfast.exports.dynamodb import create_tables
 from holdfast.exports.errors import InvalidJob, JobNotFound, StoreUnavailable
 from holdfast.exports.model import ExportTask, JobError, JobStatus, TaskResult, TaskStatus
 from holdfast.exports.orchestrator import HeartbeatOrchestrator
-from holdfast.exports.simulated_step_functions import SimulatedStepFunctions
 from support.dynamodb.faults import (
     FailingClient,
     RecordingClient,
@@ -35,6 +34,7 @@ from support.dynamodb.jobs import (
     start_job,
 )
 from support.exports.dynamodb_store import Store
+from support.exports.simulated_step_functions import SimulatedStepFunctions
 
 # -- the tables
 

@@ -10,10 +10,10 @@ from holdfast.exports import events as ev
 from holdfast.exports.errors import StoreUnavailable
 from holdfast.exports.model import ExportJob, JobStatus, TaskResult, TaskToken
 from holdfast.exports.orchestrator import HeartbeatOrchestrator
-from holdfast.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
 from holdfast.exports.tracker import JobTracker
 from holdfast.telemetry.prometheus import Metrics
 from holdfast.testing import ManualClock
+from support.exports.simulated_step_functions import SimulatedStepFunctions, TokenState
 from support.exports.stage import JOB, JobStage
 
 MANY = 110
