@@ -10,12 +10,12 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from statistics import median
-from threading import Thread
+from threading import Event, Thread
 from time import perf_counter
 
 from bench.figures import cpu_seconds
@@ -31,7 +31,7 @@ TITLE = "Web console on a SQLite queue with a million messages"
 FILE = "work.db"
 MESSAGES, DEAD = "orders", "failed"  # the two queues
 KB = 1000
-STREAM = {"Accept": "text/event-stream"}
+POLL_SECONDS = 2.0  # between two requests of an open page
 ASSET = re.compile(rb'(?:href|src)="([^"]*/static/[^"]+)"')
 ALONE, WATCHED = "without a viewer", "with one viewer"
 
@@ -43,7 +43,7 @@ class View:
     label: str
     path: str
     count: int
-    is_live: bool = True  # whether the count comes in the stream, too
+    is_live: bool = True  # whether the count comes in the live part, too
 
     def has_count(self, body: str) -> bool:
         """Return whether a body shows the count."""
@@ -88,16 +88,20 @@ class Console:
 
     @contextmanager
     def watch(self, path: str) -> Iterator[list[str]]:
-        """Read the stream of a page, as a browser does, and yield the lines so far."""
-        lines: list[str] = []
-        with self.get(path, **STREAM) as response:
-            reader = Thread(target=self._read, args=(response, lines), daemon=True)
-            reader.start()
-            yield lines
+        """Ask for the live part of a page, as a browser does, and yield the parts so far."""
+        parts: list[str] = []
+        left = Event()
+        reader = Thread(target=self._poll, args=(path, parts, left), daemon=True)
+        reader.start()
+        yield parts
+        left.set()
+        reader.join()
 
-    def _read(self, response: HTTPResponse, lines: list[str]) -> None:
-        with suppress(OSError, ValueError, AttributeError):  # the connection was closed
-            lines.extend(line.decode() for line in response)
+    def _poll(self, path: str, parts: list[str], left: Event) -> None:
+        while not left.is_set():
+            with self.get(f"{path}?part=1") as response:
+                parts.append(response.read().decode())
+            left.wait(POLL_SECONDS)
 
 
 @contextmanager
@@ -181,19 +185,9 @@ def _open_first(console: Console, view: View) -> FirstView:
         body = response.read().decode()
     page = perf_counter() - began
     while not view.has_count(body):
-        with console.get(view.path, **(STREAM if view.is_live else {})) as response:
-            body = _read_until_counted(response, view)
+        with console.get(f"{view.path}?part=1" if view.is_live else view.path) as response:
+            body = response.read().decode()
     return FirstView(page * 1000, (perf_counter() - began) * 1000)
-
-
-def _read_until_counted(response: HTTPResponse, view: View) -> str:
-    """Read a page, or its stream up to the line with the count. A stream may time out."""
-    body = ""
-    for line in response:
-        body += line.decode()
-        if view.is_live and view.has_count(body):
-            break
-    return body
 
 
 # -- the weight
@@ -230,12 +224,12 @@ def _read_compressed(console: Console, path: str) -> bytes:
 
 def _measure_viewer(folder: Path, view: View, seconds: int) -> float:
     """Return the percentage of a core that a console with one viewer takes."""
-    with serve(folder) as console, console.watch(view.path) as lines:
+    with serve(folder) as console, console.watch(view.path) as parts:
         time.sleep(2)  # the first view is measured on its own
         began, used = perf_counter(), console.read_cpu_seconds()
         time.sleep(seconds)
         share = (console.read_cpu_seconds() - used) / (perf_counter() - began) * 100
-        assert lines, "the stream of the page sent nothing"
+        assert parts, "the page sent no live part"
     return share
 
 
@@ -250,13 +244,13 @@ def _measure_work(
         if way == ALONE:
             work[way].append(in_fresh_process(work_for, folder, seconds))
             continue
-        with serve(folder) as console, console.watch(view.path) as lines:
+        with serve(folder) as console, console.watch(view.path) as parts:
             time.sleep(1)
             began, used = perf_counter(), console.read_cpu_seconds()
             work[way].append(in_fresh_process(work_for, folder, seconds))
             spent = console.read_cpu_seconds() - used
             shares.append(spent / (perf_counter() - began) * 100)
-            assert lines, "the stream of the page sent nothing"
+            assert parts, "the page sent no live part"
     return work, shares
 
 
@@ -303,10 +297,10 @@ def _result(
         bars=_bars(first, weights, shares, work),
         notes=(
             "A real `holdfast web` and real requests. The first view is that of a console that "
-            "has just been started, up to the last byte. Its counts may follow in the stream, "
-            "or when it is loaded again.",
+            "has just been started, up to the last byte. Its counts may follow in its live "
+            "part, or when it is loaded again.",
             f"The {dead:,} dead letters are in a queue of their own in the same file.",
-            "A viewer is an open stream of server-sent events of the queue's page. A page's "
+            "A viewer asks for the live part of the queue's page every 2 s. A page's "
             "weight is what a browser receives, compressed, with style, script and icon.",
         ),
     )

@@ -58,7 +58,6 @@ class Console:
     ) -> None:
         self.sessions, self.clock = sessions, clock
         self.allow_actions, self.show_bodies = allow_actions, show_bodies
-        self.is_closing = False  # streams end then, because a server waits for them
         self.queues: Mapping[str, WatchedQueue] = _name_queues(
             [_watch(queue, clock) for queue in queues]
         )

@@ -1,11 +1,10 @@
 """Render pages, and send their live parts again while a person looks.
 
 Everything that a template prints is escaped, whatever a message holds. A browser asks for the
-live part of a page as a stream of server-sent events, or once with `?part`.
+live part of a page with `?part`, every two seconds.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -16,10 +15,8 @@ from jinja2.bccache import Bucket
 from jinja2.runtime import Macro
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import HTMLResponse, Response
 
 from holdfast.lease.clock import to_utc
 from holdfast.text import (
@@ -33,10 +30,6 @@ from holdfast.web.console import Console
 from holdfast.web.guard import SESSION
 
 CHART_WIDTH, CHART_HEIGHT = 240, 40
-SECONDS = 1.0  # between two updates of a page
-MAX_STREAMS = 64  # more viewers than this poll
-_KEEP_ALIVE_SECONDS = 15.0
-_FIRST_PAUSE_SECONDS = 0.1  # what was being counted for the first view follows soon
 
 
 class CompiledTemplates(BytecodeCache):
@@ -84,29 +77,9 @@ class Section(Protocol):
     """What the templates may call."""
 
 
-def wants_stream(request: Request) -> bool:
-    """Return whether a browser asks for the changes of a page as server-sent events."""
-    return "text/event-stream" in request.headers.get("accept", "")
-
-
 def wants_part(request: Request) -> bool:
-    """Return whether only the live part of a page is asked for, once or as a stream."""
-    return wants_stream(request) or "part" in request.query_params
-
-
-class _CountedStream(StreamingResponse):
-    """A stream that is counted from its creation, so that many at once are not too many."""
-
-    def __init__(self, parts: AsyncIterator[str], streams: "set[_CountedStream]") -> None:
-        super().__init__(parts, media_type="text/event-stream")
-        self._open_streams = streams
-        streams.add(self)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._open_streams.discard(self)
+    """Return whether only the live part of a page is asked for."""
+    return "part" in request.query_params
 
 
 class Renderer:
@@ -114,7 +87,6 @@ class Renderer:
 
     def __init__(self, console: Console, sections: Sequence[Section] = ()) -> None:
         self._console = console
-        self._streams: set[_CountedStream] = set()
         packages = ["holdfast.web", *(section.package for section in sections)]
         self.env = Environment(
             loader=ChoiceLoader([PackageLoader(package) for package in packages]),
@@ -170,33 +142,15 @@ class Renderer:
         return "".join(template.blocks["live"](context))
 
     def make_endpoint(self, view: View) -> Endpoint:
-        """Return an endpoint that answers with the page, its live part, or a stream of it."""
+        """Return an endpoint that answers with the page, or with its live part."""
 
         async def endpoint(request: Request) -> Response:
-            page = await run_in_threadpool(view, request)  # a 404 comes before a stream begins
-            if wants_stream(request):
-                if len(self._streams) >= MAX_STREAMS:
-                    return PlainTextResponse("too many viewers at once\n", 503)
-                return _CountedStream(self._send(request, view), self._streams)
+            page = await run_in_threadpool(view, request)
             if wants_part(request):
                 return HTMLResponse(self.render_live(request, page))
             return self.render(request, page)
 
         return endpoint
-
-    async def _send(self, request: Request, view: View) -> AsyncIterator[str]:
-        last, quiet_seconds, pause_seconds = "", 0.0, _FIRST_PAUSE_SECONDS
-        while not (self._console.is_closing or await request.is_disconnected()):
-            try:
-                part = await run_in_threadpool(lambda: self.render_live(request, view(request)))
-            except HTTPException:  # what the page showed is gone
-                return
-            if part != last or quiet_seconds >= _KEEP_ALIVE_SECONDS:
-                yield format_event(part)
-                last, quiet_seconds = part, 0.0
-            await asyncio.sleep(pause_seconds)
-            quiet_seconds += pause_seconds
-            pause_seconds = min(2 * pause_seconds, SECONDS)
 
     def _make_context(self, request: Request, page: Page) -> dict[str, Any]:
         console = self._console
@@ -272,11 +226,6 @@ def parse_number(text: str) -> int | None:
 def quote_value(text: object) -> str:
     """Return a text as a value in an address."""
     return quote(str(text), safe="")
-
-
-def format_event(text: str) -> str:
-    """Return an event of the stream. A line break in the text begins a new line of data."""
-    return "".join(f"data: {line}\n" for line in text.splitlines()) + "\n"
 
 
 def _find_section(request: Request) -> str:

@@ -1,7 +1,6 @@
 """The server of `holdfast web`: uvicorn with deadlines for requests and few connections."""
 
 import asyncio
-import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,8 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 REQUEST_TIMEOUT_SECONDS = 10.0  # for a whole request, head and body
-MAX_CONNECTIONS = 256  # four times the streams, and fewer than the files a process may open
-_CLOSE_SECONDS = 5  # for streams of open pages, which end within a second
+MAX_CONNECTIONS = 256  # fewer than the files a process may open
+_CLOSE_SECONDS = 5  # for requests that are being answered
 _INCOMPLETE = (h11.IDLE, h11.SEND_BODY)
 
 
@@ -23,7 +22,7 @@ class BoundedConnection(H11Protocol):
 
     uvicorn itself waits forever for the rest of a request. The deadline counts from the
     connection, or from the first byte of a later request, so single bytes do not move it. It
-    ends with the request, so a response may take as long as it likes: live updates are one.
+    ends with the request, so a response may take as long as it likes.
     """
 
     def __init__(
@@ -62,14 +61,6 @@ class BoundedConnection(H11Protocol):
             self._deadline = None
 
 
-class _Server(uvicorn.Server):
-    """A server that ends the console's streams when it shuts down."""
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.config.app.state.console.is_closing = True  # type: ignore[union-attr]
-        await super().shutdown(sockets)
-
-
 def make_server(
     app: "Starlette",
     *,
@@ -92,4 +83,4 @@ def make_server(
         timeout_graceful_shutdown=_CLOSE_SECONDS,
         ws="none",
     )
-    return _Server(config)
+    return uvicorn.Server(config)
