@@ -19,7 +19,7 @@ from holdfast.queue.manager import QueueManager
 from holdfast.queue.watch import QueueWatch
 from holdfast.queues.opening import open_queue
 from holdfast.text import strip_control_characters
-from holdfast.web.guard import SESSION, Session, Sessions
+from holdfast.web.guard import AUTHOR, Sessions
 
 _SAMPLE_SECONDS = 15.0
 _MAX_LOGGED = 10_000  # characters of one fact: a page of ids, unless these are hostile
@@ -78,14 +78,9 @@ class Console:
             queue.watch.counts.get()
         return self.clock.monotonic() + _SAMPLE_SECONDS if self.queues else inf
 
-    def get_session(self, request: Request) -> Session:
-        """Return the session of a request that passed the guard."""
-        session: Session = request.scope[SESSION]
-        return session
-
     def get_author(self, request: Request) -> str:
         """Return the name for the log: that of the login, or the user who runs the console."""
-        name = self.get_session(request).author or _get_user_name()
+        name = request.scope[AUTHOR] or _get_user_name()
         client = request.client.host if request.client else "an unknown address"
         return f"{strip_control_characters(name)} from {client}"
 

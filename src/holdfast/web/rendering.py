@@ -27,7 +27,6 @@ from holdfast.text import (
 )
 from holdfast.version import read_version
 from holdfast.web.console import Console
-from holdfast.web.guard import SESSION
 
 CHART_WIDTH, CHART_HEIGHT = 240, 40
 
@@ -153,12 +152,9 @@ class Renderer:
         return endpoint
 
     def _make_context(self, request: Request, page: Page) -> dict[str, Any]:
-        console = self._console
-        session = request.scope.get(SESSION)
         return {
             "base": request.scope.get("root_path", ""),
-            "form_token": console.sessions.make_form_token(session) if session else "",
-            "now": to_utc(console.clock.time()),
+            "now": self._now(),
             "path": request.url.path,
             "section": _find_section(request),
             **page.context,
