@@ -143,8 +143,6 @@ def to_limit(limit: int) -> int:
 # -- ids, which may be cut to their beginning
 
 _MAX_CANDIDATES = 5  # that an error names
-_GENERATED = re.compile(r"[0-9a-f]{32}")  # the id of a message that was pushed without one
-_PREFIX = re.compile(r"[0-9a-f]{4,31}")  # long enough to mean such an id
 
 
 def complete_id(given: str, known: Iterable[str]) -> str:
@@ -167,25 +165,6 @@ def complete_id(given: str, known: Iterable[str]) -> str:
             "of it"
         )
     return matches.pop() if matches else given
-
-
-def complete_ids_to_change(
-    manager: "QueueManager[AnyMessage]", given: Sequence[str], states: Sequence[str]
-) -> list[str]:
-    """Return the full ids of messages to change. The queue is read only for a prefix.
-
-    Only generated ids are completed, because none of them is the beginning of another. An id
-    such as order-1 may be the beginning of order-10, which must not be changed in its place.
-    """
-    full: dict[str, str] = {}
-    if prefixes := list(filter(_PREFIX.fullmatch, given)):
-        known = list(list_message_ids(manager, states))
-        for prefix in prefixes:
-            possible = (each for each in known if each == prefix or _GENERATED.fullmatch(each))
-            full[prefix] = complete_id(prefix, possible)
-            if full[prefix] != prefix:
-                info(f"{prefix} is {full[prefix]}")
-    return [full.get(message_id, message_id) for message_id in given]
 
 
 def list_message_ids(

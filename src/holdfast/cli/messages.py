@@ -15,7 +15,6 @@ from holdfast.cli.arguments import (
     WithBody,
     Yes,
     complete_id,
-    complete_ids_to_change,
     is_service,
     list_message_ids,
     open_manager,
@@ -326,15 +325,15 @@ def _change(
     *,
     thing: str = "dead letter",
     shown_by: str = "holdfast dead list",
-    states: Sequence[str] = ("failed",),
     alternative: str = "",
     question: str | None = None,
 ) -> None:
     """Change messages by their ids, and print the total. Raises NotFound for the others.
 
-    `action` is the method of a queue that makes the change. `thing` is what the ids name, in
-    one of the `states`, and `shown_by` a command that lists them. `alternative` says what may
-    be given in place of ids. With a `question`, the user has to confirm it first.
+    `action` is the method of a queue that makes the change. `thing` is what the ids name, and
+    `shown_by` a command that lists them. `alternative` says what may be given in place of ids.
+    With a `question`, the user has to confirm it first. Ids are given in full, because lists
+    never cut them, and a change must not meet another message whose id only begins so.
     """
     queue, ids = split_queue_and_rest(words, min_rest=1)
     if not ids:
@@ -342,7 +341,6 @@ def _change(
             f"no id is given: give the ids of {thing}s, which `{shown_by}` shows{alternative}"
         )
     with open_manager(queue) as manager:
-        ids = complete_ids_to_change(manager, ids, states)
         if question is not None:
             name = strip_control_characters(manager.name)
             confirm(question.format(count=format_count(len(ids), thing), queue=name))
@@ -365,7 +363,6 @@ def cancel(words: QueueAndId = None, as_json: AsJson = False) -> None:
         "cancelled",
         thing="waiting or leased message",
         shown_by="holdfast list",
-        states=("pending", "leased"),
     )
 
 
