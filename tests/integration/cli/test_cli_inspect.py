@@ -1,7 +1,6 @@
 """`holdfast status`, `list`, `show`, `explain`: their output for users and scripts."""
 
 import json
-import signal
 import subprocess
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from holdfast import AnyMessage, open_queue
 from holdfast.queue.message import get_lease
-from support.cli.commands import Cli, OnTerminal, clean_env, command, require_one_line, start
+from support.cli.commands import Cli, OnTerminal, clean_env, command, require_one_line
 from support.waiting import wait_until
 
 
@@ -182,20 +181,6 @@ def test_a_reader_that_closes_the_pipe_is_not_an_error(tmp_path: Path) -> None:
     assert pipeline.stderr.read() == b""
     assert pipeline.wait(60) == 0
     pipeline.stderr.close()
-
-
-def test_watching_runs_until_ctrl_c_which_is_not_a_failure(cli: Cli) -> None:
-    cli("push", "enrich", '{"id": "a"}')
-    watching = start(cli.folder, "status", "enrich", "--watch", "--json", "--every=0.1")
-    try:
-        assert watching.stdout is not None
-        lines = [json.loads(watching.stdout.readline()) for _ in range(3)]
-        assert [line["ready"] for line in lines] == [1, 1, 1]
-        watching.send_signal(signal.SIGINT)
-        assert watching.wait(60) == 0
-    finally:
-        watching.kill()
-        watching.communicate()
 
 
 def test_a_message_that_is_not_json_is_shown_by_its_key(cli: Cli) -> None:
