@@ -91,7 +91,7 @@ class ExampleConsole:
             clock=self.clock,
             **options,
         )
-        watches = [queue.watch for queue in app.state.console.queues.values()]
+        watches = list(app.state.console.queues.values())
         for step in range(STEPS):
             self.clock.advance(STEP_SECONDS)
             self._work([enrich, *others], files, step)

@@ -40,10 +40,10 @@ from holdfast.chat.outbox import Outbox, get_answer, get_outbox_state
 from holdfast.chat.ports import ConversationStore
 from holdfast.errors import HoldfastError
 from holdfast.lease.clock import Clock
-from holdfast.queue.watch import Reading
+from holdfast.queue.watch import LazyStore, Reading
 from holdfast.urls import require_store
 from holdfast.web.actions import Action, Form
-from holdfast.web.console import Console, LazyStore
+from holdfast.web.console import Console
 from holdfast.web.rendering import Page, Renderer, View, parse_number
 from holdfast.web.views import read_or_explain
 

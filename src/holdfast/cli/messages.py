@@ -36,6 +36,7 @@ from holdfast.cli.console import (
 )
 from holdfast.cli.live_view import ProgressMeter
 from holdfast.lease.clock import utc_now
+from holdfast.queue.columns import get_body, select_message_fields
 from holdfast.queue.info import Holder, MessageInfo, MessageState, PastAttempt, QueueStats
 from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import AnyMessage
@@ -54,13 +55,11 @@ class ListOptions:
         self, messages: Sequence[MessageInfo], *, with_state: bool = False
     ) -> None:
         """Print the messages as a table or as JSON, the table with their states if asked."""
-        shown = {"state": with_state, "body": self.body}
-        columns = {name: cell for name, cell in _COLUMNS.items() if shown.get(name, True)}
         print_list(
             self.as_json,
             messages,
             lambda message: _to_json(message, body=self.body, deep=False),
-            columns,
+            select_message_fields(state=with_state, body=self.body),
         )
 
 
@@ -202,17 +201,10 @@ def _to_json(message: MessageInfo, *, body: bool, deep: bool = True) -> dict[str
     hidden |= set() if body else {"body"}
     data = {name: value for name, value in asdict(message).items() if name not in hidden}
     if body:
-        data["body"] = _get_body(message)
+        data["body"] = get_body(message)
     if holder := data["holder"]:
         holder |= {"host": holder["host"] or None, "pid": holder["pid"] or None}
     return {"lease" if name == "holder" else name: value for name, value in data.items()}
-
-
-def _get_body(message: MessageInfo) -> dict[str, Any] | None:
-    """Return the body with the attempts of the message, which are stored outside of it."""
-    if message.body is None or "attempts" not in message.body:
-        return message.body
-    return {**message.body, "attempts": message.attempts}
 
 
 # -- a message for a terminal
@@ -235,7 +227,7 @@ def _print_messages(
         if body and message.body is None:
             print_result("(the body is not a JSON object)")
         elif body:
-            text = json.dumps(_get_body(message), indent=2, ensure_ascii=False)
+            text = json.dumps(get_body(message), indent=2, ensure_ascii=False)
             print_result(*text.splitlines())
 
 
@@ -283,30 +275,6 @@ def _describe_attempt(past: PastAttempt, now: datetime) -> tuple[str, str]:
     preposition = "while it was held by" if by_operator else "by"
     by = f" {preposition} {past.worker_id}" if past.worker_id else ""
     return heading, f"{past.outcome} {format_time(past.at, now)}{by}: {past.reason}"
-
-
-def _summarize_message(message: MessageInfo, now: datetime) -> str:
-    """Return one cell for a list, with what matters in the message's state."""
-    match message.state.value:
-        case "pending":
-            due = message.due_at
-            return f"due {format_time(due, now)}" if due and due > now else "ready"
-        case "leased" if (holder := message.holder) is not None:
-            expired = "" if holder.expires_at > now else "expired "
-            return f"{holder.worker_id}, {expired}{format_time(holder.expires_at, now)}"
-        case "failed":
-            return message.reason or ""
-    return ""
-
-
-# The cells of a message in a list.
-_COLUMNS: dict[str, Callable[[MessageInfo], str]] = {
-    "id": lambda message: message.id,
-    "state": lambda message: message.state.value,
-    "attempts": lambda message: str(message.attempts),
-    "about": lambda message: _summarize_message(message, utc_now()),
-    "body": lambda message: json.dumps(_get_body(message), ensure_ascii=False),
-}
 
 
 def _find_last_detail(message: MessageInfo) -> str | None:

@@ -1,7 +1,7 @@
 """`holdfast status` and `queues`: how many messages queues have, by their state."""
 
-from collections.abc import Callable
 from dataclasses import asdict
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ from holdfast.cli.console import (
     strip_control_characters,
 )
 from holdfast.lease.clock import utc_now
+from holdfast.listing import Cell, Field
 from holdfast.queue.info import QueueStats
 from holdfast.text import format_duration
 
@@ -42,9 +43,9 @@ def queues(
     from holdfast.queues.listing import list_queues
 
     listed = list(list_queues(place))
-    columns: dict[str, Callable[[ListedQueue], str]] = {"queue": lambda queue: queue.url}
-    columns |= {state: partial(_format_state_count, state) for state in _STATES}
-    print_list(as_json, listed, _queue_to_json, columns)
+    fields: list[Field[ListedQueue]] = [Field("queue", lambda queue, now: queue.url)]
+    fields += [Field(state, partial(_get_count, state)) for state in _STATES]
+    print_list(as_json, listed, _queue_to_json, fields)
     bad = [queue for queue in listed if queue.problem]
     for queue in bad:
         # cleaned as a whole, so that a newline in a name does not make a second line
@@ -58,9 +59,9 @@ def _queue_to_json(queue: "ListedQueue") -> dict[str, Any]:
     return {"queue": queue.url, **counts, "problem": queue.problem}
 
 
-def _format_state_count(state: str, queue: "ListedQueue") -> str:
+def _get_count(state: str, queue: "ListedQueue", now: datetime) -> Cell:
     count = getattr(queue.stats, state, None)
-    return "" if count is None else f"{count:,}"
+    return "" if count is None else count
 
 
 def status(queue: Queue = None, as_json: AsJson = False) -> None:

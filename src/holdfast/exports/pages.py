@@ -12,10 +12,10 @@ from holdfast.exports.building import open_jobs
 from holdfast.exports.file_names import find_store_in_folder
 from holdfast.exports.model import ACTIVE, ExportJob, ExportTask, JobStatus, TaskStatus
 from holdfast.exports.ports import JobStateRepository
-from holdfast.queue.watch import Reading
+from holdfast.queue.watch import LazyStore, Reading
 from holdfast.urls import require_store
 from holdfast.web.actions import Action
-from holdfast.web.console import Console, LazyStore
+from holdfast.web.console import Console
 from holdfast.web.rendering import Page, Renderer, View
 from holdfast.web.views import read_or_explain
 

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from math import inf
 from threading import Condition, Lock, Thread
@@ -34,6 +34,7 @@ from holdfast.queue.info import (
 from holdfast.queue.manager import QueueManager
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Any)  # it has `close`
 
 MAX_SHARE = 0.02  # of a core
 MINUTES = 60
@@ -96,6 +97,31 @@ class Reading(Generic[T]):
         with self._condition:
             self._value, self._is_reading, self._due_at = value, False, ended_at + pause
             self._condition.notify_all()
+
+
+class LazyStore(Generic[S]):
+    """A queue or store that is opened with the first read, and again until that succeeds.
+
+    So it may be created after the console was started. Safe for threads.
+    """
+
+    def __init__(self, open_store: Callable[[], S]) -> None:
+        self._open, self._lock = open_store, Lock()
+        self.opened: S | None = None
+
+    def get(self) -> S:
+        """Return the open store. Raises HoldfastError if it cannot be opened."""
+        with self._lock:
+            if self.opened is None:
+                self.opened = self._open()
+            return self.opened
+
+    def close(self) -> None:
+        """Close the store. Reads that come later open it again."""
+        with self._lock:
+            store, self.opened = self.opened, None
+        if store is not None:
+            store.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,24 +216,82 @@ def judge_activity(live: LiveLeases | None) -> Activity:
     return Activity.NO_WORKER
 
 
-class QueueWatch:
-    """One queue as the console shows it.
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue as it is shown now. `slug` names it in the addresses of the console."""
 
-    The queue is opened with the first read, and again until that succeeds, so a queue may be
-    created after the console was started.
-    """
+    slug: str
+    name: str
+    counts: QueueCounts | None
+    live: LiveLeases | None
+    depths: Sequence[tuple[datetime, int]] = ()
+
+    @property
+    def problem(self) -> str:
+        """Why the queue cannot be read, or an empty text."""
+        return (self.counts.problem if self.counts else "") or (
+            self.live.problem if self.live else ""
+        )
+
+    @property
+    def activity(self) -> Activity:
+        """Whether workers work on the queue."""
+        return judge_activity(self.live)
+
+    @property
+    def failed(self) -> int | None:
+        """The number of dead letters, or None if it is not known yet."""
+        return self.counts.stats.failed if self.counts and self.counts.stats else None
+
+    @property
+    def workers(self) -> list[QueueWorker]:
+        """The workers, those that poll first, in an order that a poll does not change."""
+        live = self.live
+        if live is None:
+            return []
+        return sorted(
+            live.workers or (),
+            key=lambda worker: (not is_polling(worker, live.at), worker.worker_id),
+        )
+
+    @property
+    def depths_since(self) -> datetime | None:
+        """When the line of the depth begins, or None if it covers the whole hour.
+
+        No queue keeps how deep it was, so the line begins with the console.
+        """
+        if not self.depths or self.counts is None:
+            return None
+        first = self.depths[0][0]
+        is_whole = self.counts.at - first > timedelta(minutes=MINUTES - 1)
+        return None if is_whole else first
+
+    def count_held(self, worker_id: str = "") -> tuple[int, int]:
+        """Return how many leases, of a worker or of all, are held, and how many ended."""
+        if self.live is None:
+            return 0, 0
+        holders = [message.holder for message in self.live.leases or () if message.holder]
+        ended = [
+            judge_lease(holder, self.live.at) is LeaseHealth.EXPIRED
+            for holder in holders
+            if worker_id in ("", holder.worker_id)
+        ]
+        return len(ended) - sum(ended), sum(ended)
+
+
+class QueueWatch:
+    """One queue that people look at, in the console or in a live view."""
 
     def __init__(
         self,
         name: str,
         open_queue: Callable[[], QueueManager[Any]],
         clock: Clock = SYSTEM_CLOCK,
+        slug: str = "",
     ) -> None:
-        self.name = name
-        self.clock = clock
-        self._open = open_queue
-        self._lock = Lock()
-        self._queue: QueueManager[Any] | None = None
+        self.name, self.slug, self.clock = name, slug, clock
+        self._queue = LazyStore(open_queue)
+        self.get_queue = self._queue.get
         self.counts: Reading[QueueCounts] = Reading(self._read_counts, clock)
         self.live: Reading[LiveLeases] = Reading(
             self._read_live, clock, max_seconds=_MAX_LIVE_SECONDS
@@ -216,16 +300,17 @@ class QueueWatch:
             maxlen=int(MINUTES * 60 / _SAMPLE_SECONDS)
         )
 
-    def get_queue(self) -> QueueManager[Any]:
-        """Return the open queue. Raises HoldfastError if it cannot be opened."""
-        with self._lock:
-            if self._queue is None:
-                self._queue = self._open()
-            return self._queue
+    def view(self, wait_seconds: float) -> QueueView:
+        """Return what is known, after a wait for what is being read."""
+        late_at = self.clock.monotonic() + wait_seconds
+        self.counts.get()
+        live = self.live.get(wait_seconds)
+        counts = self.counts.get(late_at - self.clock.monotonic())
+        return QueueView(self.slug, self.name, counts, live, list(self._depths))
 
     def can(self, *capabilities: str) -> bool:
         """Return whether the queue is open and has these capabilities."""
-        queue = self._queue
+        queue = self._queue.opened
         return queue is not None and queue.capabilities.issuperset(capabilities)
 
     def expire(self) -> None:
@@ -233,17 +318,9 @@ class QueueWatch:
         self.counts.expire()
         self.live.expire()
 
-    @property
-    def depths(self) -> Sequence[tuple[datetime, int]]:
-        """How many messages were not finished, since this watch began or in the last hour."""
-        return list(self._depths)
-
     def close(self) -> None:
         """Close the queue. Reads that come later open it again."""
-        with self._lock:
-            queue, self._queue = self._queue, None
-        if queue is not None:
-            queue.close()
+        self._queue.close()
 
     def _now(self) -> datetime:
         return to_utc(self.clock.time())

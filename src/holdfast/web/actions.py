@@ -19,8 +19,8 @@ from starlette.responses import RedirectResponse, Response
 from holdfast.errors import HoldfastError
 from holdfast.lease.clock import to_utc
 from holdfast.queue.info import MessageInfo
-from holdfast.queue.watch import DeadFilter, iterate_dead
-from holdfast.web.console import Console, WatchedQueue
+from holdfast.queue.watch import DeadFilter, QueueWatch, iterate_dead
+from holdfast.web.console import Console
 from holdfast.web.guard import format_cookie
 from holdfast.web.rendering import Endpoint, Page, Renderer, parse_number
 from holdfast.web.views import QueuePages, parse_choices, parse_filter
@@ -62,7 +62,7 @@ class Operation:
 
     number: int
     verb: str  # redrive | drop
-    queue: WatchedQueue
+    queue: QueueWatch
     author: str
     started: datetime
     total: int | None  # None if it is unknown how many will be chosen
@@ -79,7 +79,7 @@ class Operation:
     def run(self, batches: Iterable[list[MessageInfo]]) -> None:
         """Apply the verb to all batches."""
         try:
-            queue = self.queue.watch.get_queue()
+            queue = self.queue.get_queue()
             apply = queue.redrive_many if self.verb == "redrive" else queue.drop_many
             for batch in batches:
                 self.done += apply(batch)
@@ -91,7 +91,7 @@ class Operation:
             raise
         finally:
             self.is_done = True
-            self.queue.watch.expire()
+            self.queue.expire()
 
 
 class Actions:
@@ -150,8 +150,8 @@ class Actions:
         total: int | None = len(chosen)
         batches: Iterable[list[MessageInfo]] = [chosen]
         if is_all:
-            total = watched.count_failed() if wanted.is_empty else None
-            batches = iterate_dead(watched.watch.get_queue(), wanted)
+            total = watched.view(0.0).failed if wanted.is_empty else None
+            batches = iterate_dead(watched.get_queue(), wanted)
         self._console.log_action(
             request,
             f"{verb} dead letters",
@@ -172,7 +172,7 @@ class Actions:
         return RedirectResponse(f"{root}/operations/{operation.number}", 303)
 
     def _add_operation(
-        self, request: Request, verb: str, watched: WatchedQueue, total: int | None
+        self, request: Request, verb: str, watched: QueueWatch, total: int | None
     ) -> Operation:
         author, started = self._console.get_author(request), to_utc(self._console.clock.time())
         with self._lock:
@@ -207,13 +207,13 @@ class Actions:
     def _ask(
         self,
         request: Request,
-        watched: WatchedQueue,
+        watched: QueueWatch,
         wanted: DeadFilter,
         choices: list[str],
         is_all: bool,
     ) -> Response:
         context = {
-            "count": watched.count_failed(),
+            "count": watched.view(0.0).failed,
             "filter": wanted,
             "is_all": is_all,
             "choices": choices,
@@ -221,7 +221,7 @@ class Actions:
         }
         return self._renderer.render(request, Page("confirm.html", context))
 
-    def _go_back(self, request: Request, watched: WatchedQueue, wanted: DeadFilter) -> Response:
+    def _go_back(self, request: Request, watched: QueueWatch, wanted: DeadFilter) -> Response:
         query = urlencode({"text": wanted.text, "kind": wanted.kind, "field": wanted.field})
         root = request.scope.get("root_path", "")
         return RedirectResponse(f"{root}/queues/{watched.slug}/dead?{query}&chosen=none", 303)

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from holdfast.lease.clock import to_utc
+from holdfast.listing import Moment
 from holdfast.text import (
     format_bytes,
     format_count,
@@ -107,6 +108,7 @@ class Renderer:
             "place": _get_place,
             "short": _get_short_name,
             "since": self._format_since,
+            "time": self._format_moment,
             "timestamp": datetime.timestamp,
             "until": self._format_until,
         }
@@ -163,17 +165,23 @@ class Renderer:
     def _now(self) -> datetime:
         return to_utc(self._console.clock.time())
 
-    def _format_ago(self, moment: datetime) -> Markup:
-        text = f"{self._format_since(moment)} ago"
-        return _TIME.format(moment.isoformat(), "ago", moment.timestamp(), text)
+    def _format_ago(self, at: datetime) -> Markup:
+        return self._format_moment(Moment(at))
 
-    def _format_since(self, moment: datetime) -> str:
-        return _coarse(max(0.0, (self._now() - moment).total_seconds()))
+    def _format_until(self, at: datetime) -> Markup:
+        return self._format_moment(Moment(at, "until"))
 
-    def _format_until(self, moment: datetime) -> Markup:
-        left = (moment - self._now()).total_seconds()
-        text = _coarse(left) if left > 0 else f"{_coarse(-left)} ago"
-        return _TIME.format(moment.isoformat(), "until", moment.timestamp(), text)
+    def _format_since(self, at: datetime) -> str:
+        return _coarse(max(0.0, (self._now() - at).total_seconds()))
+
+    def _format_moment(self, moment: Moment) -> Markup:
+        """Return a time that the script of the page keeps current."""
+        at, style = moment.at, "until" if moment.style == "left" else moment.style
+        left = (at - self._now()).total_seconds()
+        text = _coarse(left) if style == "until" and left > 0 else self._format_since(at)
+        if style == "ago" or (style == "until" and left <= 0):
+            text = f"{text} ago"
+        return _TIME.format(at.isoformat(), style, at.timestamp(), text)
 
 
 _TIME = Markup('<time datetime="{}" data-{}="{}">{}</time>')

@@ -7,7 +7,7 @@ pasted into tickets. Bodies are shown, without anything that could control the t
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -54,6 +54,7 @@ from holdfast.cli.console import (
 )
 from holdfast.cli.live_view import repeat
 from holdfast.lease.clock import SYSTEM_CLOCK, to_utc
+from holdfast.listing import Field, Moment, format_cell
 from holdfast.queue.message import make_id
 from holdfast.settings import read_settings
 from holdfast.text import format_age, format_count, format_duration
@@ -158,19 +159,19 @@ def show(
 def _list(store: ConversationStore, view: ViewOptions) -> None:
     staged = Counter({waiting.key: waiting.fragments for waiting in store.waiting()})
     now = SYSTEM_CLOCK.time()
-    columns: dict[str, Callable[[Conversation], str]] = {
-        "conversation": lambda each: view.format_id(each.key.conversation_id),
-        "customer": view.format_address,
-        "status": lambda each: format_status(each, now),
-        "messages": lambda each: f"{each.message_count:,}",
-        "staged": lambda each: f"{staged[each.key]:,}" if staged[each.key] else "-",
-        "last change": lambda each: _format_ago(each.updated_at, now),
-    }
+    fields: list[Field[Conversation]] = [
+        Field("conversation", lambda each, at: view.format_id(each.key.conversation_id)),
+        Field("customer", lambda each, at: view.format_address(each)),
+        Field("status", lambda each, at: format_status(each, now)),
+        Field("messages", lambda each, at: each.message_count),
+        Field("staged", lambda each, at: staged[each.key] or None),
+        Field("last change", lambda each, at: _show_ago(each.updated_at)),
+    ]
     print_list(
         view.as_json,
         list(store.conversations()),
         lambda each: {**_to_json(each, view), "staged": staged[each.key]},
-        columns,
+        fields,
     )
 
 
@@ -217,8 +218,8 @@ def _describe(
     yield "tokens", f"{tokens[0]:,} read, {tokens[1]:,} written"
     if conversation.thread_id:
         yield "thread", conversation.thread_id
-    yield "started", _format_ago(conversation.created_at, now)
-    yield "last change", _format_ago(conversation.updated_at, now)
+    yield "started", format_cell(_show_ago(conversation.created_at), to_utc(now))
+    yield "last change", format_cell(_show_ago(conversation.updated_at), to_utc(now))
 
 
 def _format_window(window: Window | None, now: float) -> str:
@@ -228,9 +229,8 @@ def _format_window(window: Window | None, now: float) -> str:
     return f"open for {format_age(window.opened_at, now)}; {sent}"
 
 
-def _format_ago(at: float, now: float) -> str:
-    """Return how long ago a time was, or - for none."""
-    return f"{format_age(at, now)} ago" if at else "-"
+def _show_ago(at: float) -> Moment | None:
+    return Moment(to_utc(at)) if at else None
 
 
 def format_staged(speaker: str, staged: Staged) -> Iterator[str]:

@@ -4,7 +4,7 @@ Task tokens are masked.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -41,6 +41,7 @@ from holdfast.exports.settings import ExportSettings, find_job_store
 from holdfast.exports.target_check import check_target as write_to_target
 from holdfast.exports.target_check import examine_target
 from holdfast.lease.clock import SYSTEM_CLOCK, to_utc
+from holdfast.listing import Field, Moment
 from holdfast.settings import read_settings
 from holdfast.text import format_age, format_count
 from holdfast.urls import TARGETS, parse_url, require_store
@@ -146,7 +147,7 @@ def list_(
         selected = list(_read_jobs(repository, statuses))
     selected = [job for job in selected if job.has_task_token() or not with_token]
     selected.sort(key=lambda job: job.created_at)
-    print_list(as_json, selected, _job_to_json, _COLUMNS)
+    print_list(as_json, selected, _job_to_json, _FIELDS)
 
 
 def show(
@@ -243,15 +244,15 @@ def _format_progress(job: ExportJob) -> str:
     )
 
 
-_COLUMNS: dict[str, Callable[[ExportJob], str]] = {
-    "job": lambda job: job.job_id,
-    "status": lambda job: job.status.value,
-    "progress": _format_progress,
-    "age": lambda job: format_age(job.created_at, SYSTEM_CLOCK.time()),
-    "last progress": lambda job: format_age(job.last_progress_at, SYSTEM_CLOCK.time()),
-    "token": lambda job: str(job.task_token or "-"),
-    "error": lambda job: job.error.code if job.error else "-",
-}
+_FIELDS: tuple[Field[ExportJob], ...] = (
+    Field("job", lambda job, now: job.job_id),
+    Field("status", lambda job, now: job.status.value),
+    Field("progress", lambda job, now: _format_progress(job)),
+    Field("age", lambda job, now: Moment(to_utc(job.created_at), "since")),
+    Field("last progress", lambda job, now: Moment(to_utc(job.last_progress_at), "since")),
+    Field("token", lambda job, now: job.task_token),
+    Field("error", lambda job, now: job.error.code if job.error else None),
+)
 
 
 def _describe_job(job: ExportJob, now: float) -> Iterator[tuple[str, str]]:
