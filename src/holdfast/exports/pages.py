@@ -14,9 +14,8 @@ from holdfast.exports.model import ACTIVE, ExportJob, ExportTask, JobStatus, Tas
 from holdfast.exports.ports import JobStateRepository
 from holdfast.queue.watch import LazyStore, Reading
 from holdfast.urls import require_store
-from holdfast.web.actions import Action
 from holdfast.web.console import Console
-from holdfast.web.rendering import Page, Renderer, View
+from holdfast.web.rendering import Action, Page, View
 from holdfast.web.views import read_or_explain
 
 MAX_FINISHED = 50
@@ -93,7 +92,7 @@ class JobPages:
         """Return the views by their addresses."""
         return {"/jobs": self.show_jobs, "/jobs/job": self.show_job}
 
-    def list_actions(self, renderer: Renderer) -> Mapping[str, tuple[Action, bool]]:
+    def list_actions(self) -> Mapping[str, tuple[Action, bool]]:
         """Return none, because nothing can be done to jobs."""
         return {}
 

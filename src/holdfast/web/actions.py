@@ -4,25 +4,32 @@ Dead letters are changed in a thread, and a page reports how far it is.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock, Thread
 from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from holdfast.errors import HoldfastError
 from holdfast.lease.clock import to_utc
 from holdfast.queue.info import MessageInfo
-from holdfast.queue.watch import DeadFilter, QueueWatch, iterate_dead
+from holdfast.queue.watch import QueueWatch, iterate_dead
 from holdfast.web.console import Console
 from holdfast.web.guard import format_cookie
-from holdfast.web.rendering import Endpoint, Page, Renderer, parse_number
+from holdfast.web.rendering import (
+    Action,
+    Endpoint,
+    Form,
+    Page,
+    Renderer,
+    parse_number,
+    redirect,
+)
 from holdfast.web.views import QueuePages, parse_choices, parse_filter
 
 MAX_FORM_BYTES = 1024 * 1024
@@ -30,10 +37,6 @@ FORM_TIMEOUT_SECONDS = 30.0
 MAX_KEPT = 100  # operations
 _PAST_VERBS = {"redrive": "redriven", "drop": "dropped"}
 _FAILED_LOGIN_SECONDS = 1.0
-
-
-Form = QueryParams  # a form is written as the query of an address is
-Action = Callable[[Request, Form], Response]
 
 
 async def read_form(request: Request) -> Form:
@@ -115,7 +118,7 @@ class Actions:
         if not sessions.is_token(form.get("token", "")):
             await asyncio.sleep(_FAILED_LOGIN_SECONDS)  # so that tokens cannot be guessed fast
             return self._renderer.render(request, _make_login(403))
-        response = RedirectResponse(f"{request.scope.get('root_path', '')}/", 303)
+        response = redirect(request, "/")
         cookie = format_cookie(request.scope, sessions.to_cookie(form.get("author", "")))
         response.headers.append("Set-Cookie", cookie)
         return response
@@ -131,11 +134,14 @@ class Actions:
                     403, "This console is read-only. Start it with --allow-actions."
                 )
             form = await read_form(request)
-            return await run_in_threadpool(action, request, form)
+            result = await run_in_threadpool(action, request, form)
+            return (
+                self._renderer.render(request, result) if isinstance(result, Page) else result
+            )
 
         return endpoint
 
-    def change_dead_letters(self, request: Request, form: Form) -> Response:
+    def change_dead_letters(self, request: Request, form: Form) -> Response | Page:
         """Redrive or drop the chosen dead letters, or all that the filter chooses."""
         watched = self._pages.find_queue(request)
         verb, is_all = form.get("verb", ""), form.get("scope") == "all"
@@ -144,9 +150,17 @@ class Actions:
         wanted, choices = parse_filter(form), form.getlist("choice")
         chosen = [] if is_all else parse_choices(choices)
         if not is_all and not chosen:
-            return self._go_back(request, watched, wanted)
+            query = urlencode({"text": wanted.text, "kind": wanted.kind, "field": wanted.field})
+            return redirect(request, f"/queues/{watched.slug}/dead?{query}&chosen=none")
         if verb == "drop" and form.get("confirmed") != "yes":
-            return self._ask(request, watched, wanted, choices, is_all)
+            context = {
+                "count": watched.view(0.0).failed,
+                "filter": wanted,
+                "is_all": is_all,
+                "choices": choices,
+                "queue": watched,
+            }
+            return Page("confirm.html", context)
         total: int | None = len(chosen)
         batches: Iterable[list[MessageInfo]] = [chosen]
         if is_all:
@@ -168,8 +182,7 @@ class Actions:
             name="holdfast-web-operation",
             daemon=True,
         ).start()
-        root = request.scope.get("root_path", "")
-        return RedirectResponse(f"{root}/operations/{operation.number}", 303)
+        return redirect(request, f"/operations/{operation.number}")
 
     def _add_operation(
         self, request: Request, verb: str, watched: QueueWatch, total: int | None
@@ -203,28 +216,6 @@ class Actions:
         if operation is None:
             raise HTTPException(404, "This console does not know that action any more.")
         return Page("operation.html", {"operation": operation})
-
-    def _ask(
-        self,
-        request: Request,
-        watched: QueueWatch,
-        wanted: DeadFilter,
-        choices: list[str],
-        is_all: bool,
-    ) -> Response:
-        context = {
-            "count": watched.view(0.0).failed,
-            "filter": wanted,
-            "is_all": is_all,
-            "choices": choices,
-            "queue": watched,
-        }
-        return self._renderer.render(request, Page("confirm.html", context))
-
-    def _go_back(self, request: Request, watched: QueueWatch, wanted: DeadFilter) -> Response:
-        query = urlencode({"text": wanted.text, "kind": wanted.kind, "field": wanted.field})
-        root = request.scope.get("root_path", "")
-        return RedirectResponse(f"{root}/queues/{watched.slug}/dead?{query}&chosen=none", 303)
 
 
 def _make_login(status: int) -> Page:

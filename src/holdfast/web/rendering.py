@@ -15,8 +15,9 @@ from jinja2.bccache import Bucket
 from jinja2.runtime import Macro
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from holdfast.lease.clock import to_utc
 from holdfast.listing import Moment
@@ -61,8 +62,12 @@ View = Callable[[Request], Page]
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-class Section(Protocol):
-    """The pages of a product: how the navigation shows them, and what they are made of."""
+Form = QueryParams  # a form is written as the query of an address is
+Action = Callable[[Request, Form], Response | Page]
+
+
+class ProductPages(Protocol):
+    """The pages of one store, which a product adds to the console."""
 
     section: str
     """The first word of their addresses."""
@@ -74,6 +79,20 @@ class Section(Protocol):
     names: Mapping[str, Any]
     """What the templates may call."""
 
+    def list_views(self) -> Mapping[str, View]:
+        """Return the views by their addresses. The first is the start."""
+
+    def list_actions(self) -> Mapping[str, tuple[Action, bool]]:
+        """Return the actions by their addresses, and whether each changes anything."""
+
+    def close(self) -> None:
+        """Close the store."""
+
+
+def redirect(request: Request, path: str) -> Response:
+    """Return a response that leads to a path of the console, wherever it is mounted."""
+    return RedirectResponse(f"{request.scope.get('root_path', '')}{path}", 303)
+
 
 def wants_part(request: Request) -> bool:
     """Return whether only the live part of a page is asked for."""
@@ -83,7 +102,7 @@ def wants_part(request: Request) -> bool:
 class Renderer:
     """Renders pages, and the parts of them that change."""
 
-    def __init__(self, console: Console, sections: Sequence[Section] = ()) -> None:
+    def __init__(self, console: Console, sections: Sequence[ProductPages] = ()) -> None:
         self._console = console
         packages = ["holdfast.web", *(section.package for section in sections)]
         self.env = Environment(
