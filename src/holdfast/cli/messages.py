@@ -14,9 +14,7 @@ from holdfast.cli.arguments import (
     QueueAndId,
     WithBody,
     Yes,
-    complete_id,
     is_service,
-    list_message_ids,
     open_manager,
     parse_choice,
     split_queue_and_one,
@@ -164,23 +162,15 @@ def show_dead_letter(
 
 
 def _find_messages(words: Sequence[str] | None, *, dead: bool = False) -> list[MessageInfo]:
-    """Return every message, or `dead` letter, with the given id.
-
-    If there is none, it may be the beginning of one id. Raises NotFound, and UsageError if
-    several ids begin with it.
-    """
+    """Return every message, or `dead` letter, with the given id. Raises NotFound."""
     queue, message_id = split_queue_and_one(words, "ID", "explain enrich 4f1c")
-    states = ("failed",) if dead else ("pending", "leased", "failed", "completed")
     with open_manager(queue) as manager:
         if dead and is_service(manager):
-            # Read once, because SQS hides for a while what it has shown.
-            letters = list(manager.dead_letters(to_limit(0)))
-            full = complete_id(message_id, (letter.id for letter in letters))
-            messages = [letter for letter in letters if letter.id == full]
-        elif not (messages := manager.find(message_id)):
-            full = complete_id(message_id, list_message_ids(manager, states))
-            messages = manager.find(full)
-    if chosen := [message for message in messages if message.state.value in states]:
+            letters = manager.dead_letters(to_limit(0))
+            messages = [letter for letter in letters if letter.id == message_id]
+        else:
+            messages = manager.find(message_id)
+    if chosen := [each for each in messages if each.state.value == "failed" or not dead]:
         return chosen
     missing = "no dead letter" if dead else "no message"
     remedy = "see `holdfast list`; completed messages are removed by a purge"
@@ -300,8 +290,7 @@ def _change(
 
     `action` is the method of a queue that makes the change. `thing` is what the ids name, and
     `shown_by` a command that lists them. `alternative` says what may be given in place of ids.
-    With a `question`, the user has to confirm it first. Ids are given in full, because lists
-    never cut them, and a change must not meet another message whose id only begins so.
+    With a `question`, the user has to confirm it first.
     """
     queue, ids = split_queue_and_rest(words, min_rest=1)
     if not ids:

@@ -105,8 +105,6 @@ def test_what_failed_is_named_and_tried_again_alone(place: ExportCli) -> None:
         *bad[:10]
     ]
     assert "callback       none, because no execution waits" in shown.out
-    shortened = place.cli("export", "show", job.job_id[:8], "--jobs", "out", "--json")
-    assert shortened.json["job"] == job.job_id
 
     place.serve(*bad)
     again = place.run("urls.txt", "--json")

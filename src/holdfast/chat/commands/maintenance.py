@@ -21,7 +21,7 @@ from holdfast.chat.operator import format_body
 from holdfast.chat.outbox import SendingReply, UnclearReply, get_outbox_state
 from holdfast.chat.ports import ConversationStore
 from holdfast.chat.settings import ChatSettings
-from holdfast.cli.arguments import AsJson, WithBody, Yes, complete_id
+from holdfast.cli.arguments import AsJson, WithBody, Yes
 from holdfast.cli.console import (
     NotFound,
     UsageError,
@@ -170,8 +170,6 @@ def _to_json(batch: ParkedBatch, view: ViewOptions) -> dict[str, Any]:
 
 def _decide(decision: Decision, parked_id: str, view: ViewOptions, *, yes: bool) -> None:
     with open_chat() as app:
-        batches = app.store.parked()
-        parked_id = complete_id(parked_id, (batch.parked_id for batch in batches))
         if decision == "drop" and not yes:
             confirm(_QUESTIONS[decision].format(batches="these messages"))
         try:

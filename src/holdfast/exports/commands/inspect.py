@@ -4,7 +4,7 @@ Task tokens are masked.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.arguments import AsJson, complete_id, parse_choice, parse_size
+from holdfast.cli.arguments import AsJson, parse_choice, parse_size
 from holdfast.cli.console import (
     NotFound,
     UsageError,
@@ -144,14 +144,14 @@ def list_(
     if status is not None:
         statuses = [parse_choice("--status", status, JobStatus, str.upper)]
     with _open_repository(jobs) as repository:
-        selected = list(_read_jobs(repository, statuses))
+        selected = [job for each in statuses for job in repository.find_by_status(each)]
     selected = [job for job in selected if job.has_task_token() or not with_token]
     selected.sort(key=lambda job: job.created_at)
     print_list(as_json, selected, _job_to_json, _FIELDS)
 
 
 def show(
-    job_id: Annotated[str, "<JOB>", "The id of the job, or the beginning of it."],
+    job_id: Annotated[str, "<JOB>", "The id of the job."],
     jobs: Store = None,
     failed: Annotated[bool, "List the failed tasks."] = False,
     as_json: AsJson = False,
@@ -159,9 +159,6 @@ def show(
     """Show a job: its progress, its callback to Step Functions, and its error."""
     with _open_repository(jobs) as repository:
         job = repository.find_by_id(job_id)
-        if job is None:
-            job_id = complete_id(job_id, (each.job_id for each in _read_jobs(repository)))
-            job = repository.find_by_id(job_id)
         if job is None:
             raise NotFound(
                 f"there is no job {job_id!r} in this store: see `holdfast export list`"
@@ -184,12 +181,6 @@ def _open_repository(store: str | None) -> Iterator[JobStateRepository]:
     url = require_store(find_job_store(os.environ, store), "there is no job store", remedy)
     with silence_log(), open_jobs(url) as repository:
         yield repository
-
-
-def _read_jobs(
-    repository: JobStateRepository, statuses: Iterable[JobStatus] = JobStatus
-) -> Iterator[ExportJob]:
-    return (job for status in statuses for job in repository.find_by_status(status))
 
 
 def read_tasks(
