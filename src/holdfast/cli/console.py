@@ -109,14 +109,9 @@ def print_list(
     if as_json:
         print_json([to_json(item) for item in items])
         return
-    print_table([field.name for field in fields], format_rows(items, fields, utc_now()))
-
-
-def format_rows(
-    items: Iterable[T], fields: Sequence[Field[T]], now: datetime
-) -> list[list[str]]:
-    """Return the cells of each item as texts."""
-    return [[format_cell(field.read(item, now), now) for field in fields] for item in items]
+    now = utc_now()
+    rows = [[format_cell(field.read(item, now), now) for field in fields] for item in items]
+    print_table([field.name for field in fields], rows)
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,6 +1,8 @@
 """`holdfast top`: a live view of the leases and workers of queues."""
 
-from collections.abc import Iterator, Sequence
+import os
+import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 
@@ -9,13 +11,12 @@ from rich.text import Text
 
 from holdfast.cli.arguments import Every, Queues, open_manager, resolve_queue
 from holdfast.cli.console import (
+    UsageError,
     draw_table,
-    format_rows,
     make_console,
-    print_table,
     strip_control_characters,
 )
-from holdfast.cli.live_view import LiveView, can_redraw, repeat
+from holdfast.cli.live_view import LiveView, repeat
 from holdfast.queue.columns import LEASE_FIELDS
 from holdfast.queue.info import QueueStats
 from holdfast.queue.watch import LiveLeases, QueueView, QueueWatch, is_polling
@@ -29,49 +30,31 @@ _SHADES = {
     "delayed": "cyan",
     "failed": "red",
 }
-_FIRST_WAIT_SECONDS = 10.0
 _MIN_ROWS = 3  # of each queue
 _LINES_BESIDE_ROWS = 10  # title, counts and headings of a queue
 
 
 def top(queues: Queues = None, every: Every = 1.0) -> None:
     """Show the leases and workers of queues in the terminal, until Ctrl-C."""
-    with ExitStack() as at_the_end:
-        watches: list[QueueWatch] = []
-        for url in queues or [resolve_queue()]:
-            watches.append(QueueWatch(url, partial(open_manager, url)))
-            at_the_end.callback(watches[-1].close)
-        if can_redraw():
-            _watch(watches, every)
-        else:
-            _print_leases(watches)
-
-
-def _watch(watches: Sequence[QueueWatch], every: float) -> None:
+    if not sys.stdout.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
+        raise UsageError(
+            "top needs a terminal that it can redraw; use `holdfast list --state leased`"
+        )
     console = make_console()
+    with ExitStack() as at_the_end:
+        watches = [
+            QueueWatch(url, partial(open_manager, url)) for url in queues or [resolve_queue()]
+        ]
+        for watch in watches:
+            at_the_end.callback(watch.close)
 
-    def render(hint: str) -> Group:
-        # A terminal does not scroll while it is redrawn, and may be resized.
-        height = console.size.height // len(watches)
-        rows = max(_MIN_ROWS, height - _LINES_BESIDE_ROWS)
-        return Group(*(_render(watch.view(max(every, 0.1)), rows) for watch in watches))
+        def render(hint: str) -> Group:
+            # A terminal does not scroll while it is redrawn, and may be resized.
+            height = console.size.height // len(watches)
+            rows = max(_MIN_ROWS, height - _LINES_BESIDE_ROWS)
+            return Group(*(_render(watch.view(max(every, 0.1)), rows) for watch in watches))
 
-    with LiveView(render, screen=True) as view:
-        repeat(view.draw, every)
-
-
-def _print_leases(watches: Sequence[QueueWatch]) -> None:
-    """Print the leases of all queues as a table, for a pipe or a terminal that cannot redraw.
-
-    Raises the first problem.
-    """
-    rows: list[list[str]] = []
-    for watch in watches:
-        watch.get_queue()  # raises what keeps it from being read
-        if (live := watch.live.get(_FIRST_WAIT_SECONDS)) is not None:
-            leases = format_rows(live.leases or (), LEASE_FIELDS, live.at)
-            rows += ([watch.name, *cells] for cells in leases)
-    print_table(("queue", *(field.name for field in LEASE_FIELDS)), rows)
+        repeat(at_the_end.enter_context(LiveView(render, screen=True)).draw, every)
 
 
 def _render(view: QueueView, max_rows: int) -> RenderableType:

@@ -71,25 +71,15 @@ def test_a_signal_ends_the_console_although_a_connection_is_open(cli: Cli, numbe
         assert process.stderr.read() in ("", "interrupted\n")
 
 
-def test_top_prints_the_leases_to_a_pipe(cli: Cli) -> None:
-    with open_queue("enrich") as queue:
-        queue.push(AnyMessage(id="evil\x1b[2J"))
-        queue.poll()
-        ran = cli("top", "enrich")
-    heading, row = ran.out.splitlines()
-    assert heading.startswith("queue\tmessage\tworker")
-    assert row.startswith("enrich\tevil\\x1b[2J\t")
-
-
-def test_top_of_a_missing_queue_is_an_error(cli: Cli) -> None:
-    ran = cli("top", "none")
-    assert ran.code == 3
-    assert "there is no queue" in require_one_line(ran)
+def test_top_needs_a_terminal(cli: Cli) -> None:
+    ran = cli("top", "enrich")
+    assert ran.code == 2
+    assert "use `holdfast list --state leased`" in require_one_line(ran)
 
 
 def test_a_terminal_is_redrawn_until_ctrl_c(cli: Cli) -> None:
     with open_queue("enrich") as queue:
-        queue.push_many([AnyMessage(id="held"), AnyMessage(id="waiting")])
+        queue.push_many([AnyMessage(id="held\x9b2J"), AnyMessage(id="waiting")])
         queue.poll()
         words = ("top", "enrich", "missing", "--every=0.2")
         terminal = OnTerminal(cli.folder, *words, stream="stdout", LINES="50")
@@ -98,6 +88,7 @@ def test_a_terminal_is_redrawn_until_ctrl_c(cli: Cli) -> None:
         shown = terminal.read().decode()
         assert terminal.process.wait(10) == 0
     assert "working" in shown
+    assert "held\\x9b2J" in shown
     assert "━" in shown
     assert "there is no queue at" in shown
 
@@ -116,17 +107,6 @@ def test_a_first_view_that_is_not_drawn_gives_the_screen_back(
         view.draw()
     shown = capsys.readouterr().out
     assert shown.count("\x1b[?1049h") == shown.count("\x1b[?1049l") == 1
-
-
-def test_top_prints_once_to_a_terminal_that_cannot_redraw(cli: Cli) -> None:
-    with open_queue("enrich") as queue:
-        queue.push(AnyMessage(id="held"))
-        queue.poll()
-        terminal = OnTerminal(cli.folder, "top", "enrich", stream="stdout", TERM="dumb")
-        shown = terminal.read()
-        assert terminal.process.wait(10) == 0
-    assert b"held" in shown
-    assert b"\x1b" not in shown
 
 
 @pytest.mark.parametrize(("mode", "is_reported"), [(0o644, True), (0o600, False)])
