@@ -1,6 +1,5 @@
-"""Show an export's progress: a live view on a terminal, or a line every ten seconds."""
+"""Show an export's progress: a live line on a terminal, or a line every ten seconds."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock
@@ -18,22 +17,16 @@ from holdfast.lease.clock import SYSTEM_CLOCK
 from holdfast.text import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.table import Table
+    from rich.text import Text
 
 _DRAW_SECONDS = 0.25
 _READ_SECONDS = 1.0  # between two reads of the store
-_MAX_JOBS = 8  # that are read and shown
+_MAX_JOBS = 8  # that are read
 _RATE_SECONDS = 30.0  # that the rate is computed from
-
-Parts = list[tuple[str, str]]  # texts and their styles
 
 
 class ExportMonitor:
-    """The progress of an engine's jobs.
-
-    Subscribe it to the engine's events. One thread may read it while others emit events.
-    """
+    """The progress of an engine's jobs. Subscribe it to the engine's events."""
 
     def __init__(
         self,
@@ -42,103 +35,70 @@ class ExportMonitor:
         list_jobs: Callable[[], Sequence[str]],
     ) -> None:
         """`list_jobs` returns the ids of the jobs to show."""
-        self._jobs, self._engine, self._list_jobs = jobs, engine, list_jobs
-        self._lock = Lock()
-        self._bytes: Counter[str] = Counter()
-        self.finished = 0
-        self._shown: dict[str, tuple[JobState, Rate]] = {}
+        self._jobs, self._pool, self._list_jobs = jobs, engine.pool, list_jobs
+        self._lock = Lock()  # several threads emit events
+        self.bytes = self.files = self.finished = 0  # finished jobs; all since the start
+        self._states: dict[str, JobState] = {}
+        self._rate = Rate(_RATE_SECONDS)
         self._read_at = float("-inf")
 
     def __call__(self, event: Event) -> None:
         with self._lock:
             if isinstance(event, TaskCompleted):
-                self._bytes[event.job_id] += event.bytes_processed
+                self.bytes += event.bytes_processed
+                self.files += 1
             elif isinstance(event, JobFinished):
                 self.finished += 1
 
     def count_running(self) -> int:
         """Return the number of running tasks."""
-        return sum(len(worker.tasks) for worker in self._engine.pool.list_workers())
+        return sum(len(worker.tasks) for worker in self._pool.list_workers())
 
-    def jobs(self) -> list[tuple[str, JobState, Parts]]:
-        """Return the id, the state and the progress of the first few running jobs."""
+    def describe(self) -> list[tuple[str, str]]:
+        """Return the progress of the first few running jobs, as texts and their styles."""
         now = SYSTEM_CLOCK.monotonic()
         if now - self._read_at >= _READ_SECONDS:
             self._read_at = now
             self._read_states()
+        states = self._states.values()
+        total = sum(state.total_tasks for state in states)
+        failed = sum(state.failed_tasks for state in states)
+        completed = sum(state.completed_tasks for state in states)
+        arrived = self.bytes + sum(map(self._pool.count_running_bytes, self._states))
+        self._rate.record(now, self.files, arrived)
+        left, per_second = total - completed - failed, self._rate.per_second()
         return [
-            (job_id, state, self._describe_job(job_id, state, rate, now))
-            for job_id, (state, rate) in self._shown.items()
-        ]
-
-    def count_bytes(self, job_id: str) -> int:
-        """Return the bytes of a job's files that were completed since the start."""
-        with self._lock:
-            return self._bytes[job_id]
-
-    def _read_states(self) -> None:
-        shown: dict[str, tuple[JobState, Rate]] = {}
-        for job_id in sorted(self._list_jobs())[:_MAX_JOBS]:
-            state, rate = self._shown.get(job_id, (None, Rate(_RATE_SECONDS)))
-            with suppress(StoreUnavailable):  # keep showing the last known state
-                job = self._jobs.find_by_id(job_id)
-                state = None if job is None else job.state
-            if state is not None:
-                shown[job_id] = state, rate
-        self._shown = shown
-
-    def _describe_job(self, job_id: str, state: JobState, rate: Rate, now: float) -> Parts:
-        arrived = self.count_bytes(job_id) + self._engine.pool.count_running_bytes(job_id)
-        rate.record(now, state.processed_tasks, arrived)
-        left, per_second = state.total_tasks - state.processed_tasks, rate.per_second()
-        done = f"{state.completed_tasks:,} of {state.total_tasks:,} done"
-        return [
-            (done if state.total_tasks else "listing files", ""),
-            (f"{state.failed_tasks:,} failed" if state.failed_tasks else "", "red"),
+            (f"{completed:,} of {total:,} done" if total else "listing files", ""),
+            (f"{failed:,} failed" if failed else "", "red"),
             (format_bytes(arrived), "green"),
-            (f"{format_bytes(rate.per_second(1))}/s", ""),
+            (f"{format_bytes(self._rate.per_second(1))}/s", ""),
             (
                 f"{format_duration(left / per_second)} left" if left and per_second else "",
                 "dim",
             ),
         ]
 
+    def _read_states(self) -> None:
+        states: dict[str, JobState] = {}
+        for job_id in sorted(self._list_jobs())[:_MAX_JOBS]:
+            with suppress(StoreUnavailable):  # keep showing the last known state
+                job = self._jobs.find_by_id(job_id)
+                states |= {} if job is None else {job_id: job.state}
+                continue
+            states |= {job_id: self._states[job_id]} if job_id in self._states else {}
+        self._states = states
 
-# -- views
+    def show(self, title: str, *, many: bool) -> LiveView:
+        """Return a live line. With `many` jobs, it says how many are finished."""
+        name = strip_control_characters(title)
 
+        def render(hint: str) -> "Text":
+            jobs = f"{len(self._list_jobs())} jobs, {self.finished:,} finished" if many else ""
+            running = f"{self.count_running()} running"
+            heading = [(name, "bold"), (jobs, "dim"), (running, "yellow")]
+            return join_texts([*heading, *self.describe(), (hint, "dim")])
 
-def show_export(monitor: ExportMonitor, title: str, *, many: bool) -> LiveView:
-    """Return a live view of the jobs, each with its bar.
-
-    With `many` jobs their ids are shown, and how many are finished.
-    """
-
-    def render(hint: str) -> "Group":
-        from rich.console import Group
-
-        jobs = monitor.jobs()
-        heading = [
-            (strip_control_characters(title), "bold"),
-            (f"{len(jobs)} jobs, {monitor.finished:,} finished" if many else "", "dim"),
-            (f"{monitor.count_running()} running", "yellow"),
-            (hint, "dim"),
-        ]
-        return Group(join_texts(heading), *(_render_job(*job, many=many) for job in jobs))
-
-    return LiveView(render, _DRAW_SECONDS)
-
-
-def _render_job(job_id: str, state: JobState, progress: Parts, *, many: bool) -> "Table":
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    total = state.total_tasks
-    name = Text(strip_control_characters(job_id), "cyan", no_wrap=True)  # an id is never cut
-    bar = ProgressBar(total or None, state.processed_tasks, width=30, pulse=not total)
-    grid = Table.grid(padding=(0, 1))
-    grid.add_row(*([name] if many else []), bar, join_texts(progress))
-    return grid
+        return LiveView(render, _DRAW_SECONDS)
 
 
 class PlainLines(LiveStatus):
@@ -151,9 +111,8 @@ class PlainLines(LiveStatus):
         self._last_line = ""
 
     def draw(self) -> None:
-        """Write a line for each job that has changed."""
-        for _, _, progress in self._monitor.jobs():
-            line = "  ".join(text for text, _ in progress if text)
-            if line != self._last_line:
-                self._last_line = line
-                info(line)
+        """Write a line if something has changed."""
+        line = "  ".join(text for text, _ in self._monitor.describe() if text)
+        if line != self._last_line:
+            self._last_line = line
+            info(line)
