@@ -356,18 +356,10 @@ def simplify_reason(reason: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ReasonKind:
-    """Dead letters whose reasons are alike: the reason without its variable parts."""
-
-    text: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class ReasonKinds:
-    """The kinds of reasons, the most frequent first, of the dead letters that were read."""
+    """Reasons without their variable parts, the most frequent first, and their counts."""
 
-    kinds: tuple[ReasonKind, ...]
+    kinds: Sequence[tuple[str, int]]
     scanned: int
     is_complete: bool
 
@@ -382,8 +374,7 @@ def group_reasons(queue: QueueManager[Any], max_kinds: int = 12) -> ReasonKinds:
         scanned, after = scanned + len(page.messages), page.after
         if after is None:
             break
-    kinds = tuple(ReasonKind(*pair) for pair in counts.most_common(max_kinds))
-    return ReasonKinds(kinds, scanned, after is None)
+    return ReasonKinds(counts.most_common(max_kinds), scanned, after is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,24 +462,21 @@ def _search(
     return chosen, True
 
 
-def iterate_dead(queue: QueueManager[Any], wanted: DeadFilter) -> Iterator[list[MessageInfo]]:
+def iterate_dead(
+    queue: QueueManager[Any], wanted: DeadFilter
+) -> Iterator[Sequence[MessageInfo]]:
     """Yield the dead letters that were chosen, in batches that may be removed meanwhile."""
-    if wanted.field:
-        messages, _ = _search(queue, wanted, _MAX_SEARCHED, lambda: False)
-        for start in range(0, len(messages), _BATCH):
-            yield messages[start : start + _BATCH]
-        return
     if "peek" not in queue.capabilities:
         # Reading hides its dead letters and finds them in no order, so all are read once.
-        if messages := list(filter(wanted.matches, queue.dead_letters(_MAX_SEARCHED))):
-            yield messages
+        yield list(filter(wanted.matches, queue.dead_letters(_MAX_SEARCHED)))
         return
-    page: MessagePage | None = queue.browse(MessageState.FAILED, limit=_BATCH)
+    limit = _MAX_SEARCHED if wanted.field else _BATCH  # a search has no pages
+    page: DeadPage | None = read_dead_page(queue, wanted, limit=limit)
     while page is not None:
         # Read before this batch is removed, because the next one follows its last message.
         following = None
         if page.after is not None:
-            following = queue.browse(MessageState.FAILED, after=page.after, limit=_BATCH)
-        if batch := list(filter(wanted.matches, page.messages)):
-            yield batch
+            following = read_dead_page(queue, wanted, after=page.after, limit=limit)
+        for start in range(0, len(page.messages), _BATCH):
+            yield page.messages[start : start + _BATCH]
         page = following

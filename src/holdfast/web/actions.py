@@ -4,7 +4,7 @@ Dead letters are changed in a thread, and a page reports how far it is.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock, Thread
@@ -79,7 +79,7 @@ class Operation:
         """The verb in the past tense."""
         return _PAST_VERBS[self.verb]
 
-    def run(self, batches: Iterable[list[MessageInfo]]) -> None:
+    def run(self, batches: Iterable[Sequence[MessageInfo]]) -> None:
         """Apply the verb to all batches."""
         try:
             queue = self.queue.get_queue()
@@ -162,7 +162,7 @@ class Actions:
             }
             return Page("confirm.html", context)
         total: int | None = len(chosen)
-        batches: Iterable[list[MessageInfo]] = [chosen]
+        batches: Iterable[Sequence[MessageInfo]] = [chosen]
         if is_all:
             total = watched.view(0.0).failed if wanted.is_empty else None
             batches = iterate_dead(watched.get_queue(), wanted)
@@ -196,7 +196,7 @@ class Actions:
         return operation
 
     def _run(
-        self, request: Request, operation: Operation, batches: Iterable[list[MessageInfo]]
+        self, request: Request, operation: Operation, batches: Iterable[Sequence[MessageInfo]]
     ) -> None:
         try:
             operation.run(batches)

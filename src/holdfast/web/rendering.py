@@ -4,9 +4,11 @@ Everything that a template prints is escaped, whatever a message holds. A browse
 live part of a page with `?part`, every two seconds.
 """
 
+import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -119,6 +121,7 @@ class Renderer:
             "clean": _clean,
             "clean_lines": _clean_lines,
             "duration": _coarse,
+            "json": partial(json.dumps, indent=2, ensure_ascii=False),
             "moment": to_utc,
             "number": _format_number,
             "param": quote_value,

@@ -1,9 +1,7 @@
 """The pages that show queues. Each view reads what its page needs, and changes nothing."""
 
-import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
@@ -33,7 +31,6 @@ NONE: list[MessageInfo] = []
 FIRST_WAIT_SECONDS = 0.2  # for counts that are being read: a page must come at once
 SEARCH_SECONDS = 1.5
 PAGE_ROWS = 50
-MAX_BODY_CHARACTERS = 64 * 1024
 _KINDS_SECONDS = 5.0
 
 
@@ -113,11 +110,6 @@ class QueuePages:
             "message.html",
             {
                 "queue": watched.view(FIRST_WAIT_SECONDS),
-                "bodies": [_format_body(m) if show_body else None for m in messages],
-                "checkpoints": [
-                    None if m.checkpoint is None else _format_json(m.checkpoint)
-                    for m in messages
-                ],
                 "format_choice": format_choice,
                 "is_live": self._is_live(watched),
                 "lease_fields": LEASE_FIELDS,
@@ -259,24 +251,3 @@ def parse_choices(choices: list[str]) -> list[MessageInfo]:
             )
         )
     return messages
-
-
-@dataclass(frozen=True, slots=True)
-class BodyText:
-    """The text of a body, of which a page shows only the beginning if it is long."""
-
-    text: str
-    size: int
-    is_cut: bool
-
-
-def _format_body(message: MessageInfo) -> BodyText:
-    if message.body is None:
-        return BodyText("(the body is not a JSON object)", 0, False)
-    return _format_json(message.body)
-
-
-def _format_json(value: object) -> BodyText:
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    size = len(text.encode("utf-8", "surrogatepass"))
-    return BodyText(text[:MAX_BODY_CHARACTERS], size, len(text) > MAX_BODY_CHARACTERS)
