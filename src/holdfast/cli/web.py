@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from holdfast.cli.arguments import PORT, Queues, resolve_queue
 from holdfast.cli.console import UsageError, info
 from holdfast.errors import ConfigError
@@ -47,16 +45,11 @@ class WebOptions:
     no_bodies: Annotated[
         bool, "Never show the body of a message, or a customer's number and texts."
     ] = False
-    token: Annotated[
-        str | None,
-        typer.Option(
-            help="A secret that browsers must send. Other users of this machine can see it in "
-            "the list of processes; --token-file hides it.",
-            envvar="HOLDFAST_WEB_TOKEN",
-            show_envvar=True,
-        ),
+    token_file: Annotated[
+        Path | None,
+        "FILE",
+        "A file that holds a secret, which browsers must send. Also HOLDFAST_WEB_TOKEN.",
     ] = None
-    token_file: Annotated[Path | None, "FILE", "A file that holds the token."] = None
     hostname: Annotated[
         list[str] | None,
         "NAME",
@@ -93,9 +86,7 @@ class WebOptions:
 
     def _read_token(self) -> str | None:
         if self.token_file is None:
-            return self.token
-        if self.token is not None:
-            raise UsageError("--token and --token-file cannot be combined; give one of them")
+            return os.environ.get("HOLDFAST_WEB_TOKEN")
         try:
             if self.token_file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
                 name = str(self.token_file)
