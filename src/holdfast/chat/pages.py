@@ -75,11 +75,10 @@ class ConversationRow:
 
 @dataclass(frozen=True, slots=True)
 class ParkedList:
-    """The parked batches that a page shows, or the problem that keeps them from being read."""
+    """The parked batches that a page shows."""
 
     batches: tuple[ParkedBatch, ...] = ()
     has_more: bool = False
-    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +200,7 @@ class ConversationPages:
         parked, problem = read_or_explain(
             lambda: read_parked(self.chat.get().store, PAGE_ROWS), ParkedList()
         )
-        context = {"parked": replace(parked, problem=problem), "done": done}
+        context = {"parked": parked, "problem": problem, "done": done}
         return self._make_page("parked.html", context)
 
     def show_batch(self, request: Request) -> Page:
