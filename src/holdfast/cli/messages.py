@@ -35,9 +35,7 @@ from holdfast.cli.console import (
 from holdfast.cli.live_view import ProgressMeter
 from holdfast.lease.clock import utc_now
 from holdfast.queue.columns import get_body, select_message_fields
-from holdfast.queue.info import Holder, MessageInfo, MessageState, PastAttempt, QueueStats
-from holdfast.queue.manager import QueueManager
-from holdfast.queue.message import AnyMessage
+from holdfast.queue.info import Holder, MessageInfo, MessageState, PastAttempt
 from holdfast.text import format_count, format_time
 
 
@@ -87,11 +85,14 @@ def list_(
     chosen = parse_choice("--state", state, MessageState) if state is not None else None
     fields = _parse_fields(where or ())
     is_search = bool(fields) or error is not None
-    with open_manager(queue) as manager:
-        messages = (
-            _search_messages(manager, chosen, fields, error, to_limit(options.limit))
+    limit = to_limit(options.limit)
+    with open_manager(queue) as manager, ProgressMeter("searching") as meter:
+        messages = list(
+            manager.search(
+                chosen, where=fields, error=error, limit=limit, on_progress=meter.advance
+            )
             if is_search
-            else list(manager.peek(chosen or MessageState.PENDING, to_limit(options.limit)))
+            else manager.peek(chosen or MessageState.PENDING, limit)
         )
     options.print_messages(messages, with_state=is_search and chosen is None)
 
@@ -108,33 +109,6 @@ def _parse_fields(conditions: Sequence[str]) -> dict[str, str]:
         if fields.setdefault(field, value) != value:
             raise UsageError(f"--where {field!r} is given twice, with different values")
     return fields
-
-
-def _search_messages(
-    manager: QueueManager[AnyMessage],
-    state: MessageState | None,
-    where: dict[str, str],
-    error: str | None,
-    limit: int,
-) -> list[MessageInfo]:
-    """Return the messages that a search yields. A long one shows its progress."""
-    with ProgressMeter("searching") as meter:
-        messages = manager.search(
-            state, where=where, error=error, limit=limit, on_progress=meter.advance
-        )
-        # Not before `search`, because a queue that cannot search should not be counted.
-        meter.total = _count_messages(manager.stats(), state)
-        return list(messages)
-
-
-def _count_messages(stats: QueueStats, state: MessageState | None) -> int:
-    counts = {
-        "pending": stats.ready + stats.delayed,
-        "leased": stats.leased,
-        "completed": stats.completed or 0,
-        "failed": stats.failed,
-    }
-    return counts[state.value] if state is not None else sum(counts.values())
 
 
 def show(words: QueueAndId = None, as_json: AsJson = False) -> None:
