@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from holdfast.errors import HoldfastError
-from holdfast.queue.columns import LEASE_FIELDS, select_message_fields
+from holdfast.queue.columns import LEASE_FIELDS, get_body, select_message_fields
 from holdfast.queue.info import MessageInfo, MessagePage, MessageState
 from holdfast.queue.watch import (
     DeadFilter,
@@ -111,6 +111,7 @@ class QueuePages:
             {
                 "queue": watched.view(FIRST_WAIT_SECONDS),
                 "format_choice": format_choice,
+                "get_body": get_body,
                 "is_live": self._is_live(watched),
                 "lease_fields": LEASE_FIELDS,
                 "key": key,
