@@ -77,7 +77,7 @@ class ProductPages(Protocol):
     package: str
     """The package with the folder `templates`."""
     parts: str
-    """The template with their macros."""
+    """The template with their macros, if they have any."""
     names: Mapping[str, Any]
     """What the templates may call."""
 
@@ -144,7 +144,7 @@ class Renderer:
         for section in sections:
             self.env.globals |= section.names
         # As globals, because a block that is rendered alone does not import macros.
-        for parts in ("parts.html", *(section.parts for section in sections)):
+        for parts in ("parts.html", *(section.parts for section in sections if section.parts)):
             names = vars(self.env.get_template(parts).module)
             self.env.globals |= {n: v for n, v in names.items() if isinstance(v, Macro)}
         for name in self.env.list_templates():

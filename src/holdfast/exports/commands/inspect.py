@@ -28,6 +28,7 @@ from holdfast.doctor.checks import CheckFailed
 from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.exports.building import open_jobs
 from holdfast.exports.checks import JOB_STORE, examine_exports, examine_machine
+from holdfast.exports.columns import select_job_fields, show_progress
 from holdfast.exports.model import (
     CallbackState,
     ExportJob,
@@ -41,7 +42,7 @@ from holdfast.exports.settings import ExportSettings, find_job_store
 from holdfast.exports.target_check import check_target as write_to_target
 from holdfast.exports.target_check import examine_target
 from holdfast.lease.clock import SYSTEM_CLOCK, to_utc
-from holdfast.listing import Field, Moment
+from holdfast.listing import format_cell
 from holdfast.settings import read_settings
 from holdfast.text import format_age, format_count
 from holdfast.urls import TARGETS, parse_url, require_store
@@ -147,7 +148,7 @@ def list_(
         selected = [job for each in statuses for job in repository.find_by_status(each)]
     selected = [job for job in selected if job.has_task_token() or not with_token]
     selected.sort(key=lambda job: job.created_at)
-    print_list(as_json, selected, _job_to_json, _FIELDS)
+    print_list(as_json, selected, _job_to_json, select_job_fields(*_LISTED))
 
 
 def show(
@@ -225,32 +226,15 @@ def doctor(
 # -- for a terminal
 
 
-def _format_progress(job: ExportJob) -> str:
-    state = job.state
-    if not job.sealed:
-        return "listing files" if not job.terminal else "-"
-    failed = f", {state.failed_tasks:,} failed" if state.failed_tasks else ""
-    return (
-        f"{state.completed_tasks:,} of {state.total_tasks:,} done ({state.percent} %){failed}"
-    )
-
-
-_FIELDS: tuple[Field[ExportJob], ...] = (
-    Field("job", lambda job, now: job.job_id),
-    Field("status", lambda job, now: job.status.value),
-    Field("progress", lambda job, now: _format_progress(job)),
-    Field("age", lambda job, now: Moment(to_utc(job.created_at), "since")),
-    Field("last progress", lambda job, now: Moment(to_utc(job.last_progress_at), "since")),
-    Field("token", lambda job, now: job.task_token),
-    Field("error", lambda job, now: job.error.code if job.error else None),
-)
+_LISTED = ("job", "status", "progress", "age", "last progress", "token", "error")
 
 
 def _describe_job(job: ExportJob, now: float) -> Iterator[tuple[str, str]]:
     """Yield (heading, text) for each fact of the job."""
     yield "job", job.job_id
     yield "status", job.status.value
-    yield "progress", _format_progress(job)
+    at = to_utc(now)
+    yield "progress", format_cell(show_progress(job, at), at)
     yield "export", job.export_id
     yield "user", job.user_id
     yield "started", _format_time(job.created_at, now)
