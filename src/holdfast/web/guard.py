@@ -78,7 +78,7 @@ class Sessions:
     def from_cookie(self, cookie: str | None) -> str | None:
         """Return the author of a cookie; None for one that is missing, old or forged.
 
-        Without a token everyone who may connect has a session, in the name of no one.
+        Without a token each browser that may connect has a session, without a name.
         """
         if not self.needs_login:
             return ""
