@@ -171,6 +171,7 @@ def test_a_broken_line_far_down_is_counted_right(cli: Cli) -> None:
     text = '{"n": 1}\n\n' * 20_000 + "{broken}\n"
     (cli.folder / "tasks.jsonl").write_text(text)
     assert "line 40001:" in require_one_line(cli("push", "enrich", "--file", "tasks.jsonl"))
+    assert count(cli) == 0  # although many batches could have been pushed before it
 
 
 def test_a_broken_array_is_named_by_its_line(cli: Cli) -> None:
