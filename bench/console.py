@@ -9,12 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from time import perf_counter
 
 from bench.own_queues import Holdfast
@@ -27,7 +27,7 @@ from holdfast.worker.worker import Worker
 FILE = "work.db"
 MESSAGES, DEAD = "orders", "failed"  # the two queues
 KB = 1000
-STREAM = {"Accept": "text/event-stream"}
+POLL_SECONDS = 2.0  # between two requests of an open page
 ASSET = re.compile(rb'(?:href|src)="([^"]*/static/[^"]+)"')
 ALONE, WATCHED = "worker without a viewer", "worker with one viewer"
 VIEWER = "console with one viewer, idle queue"
@@ -40,7 +40,7 @@ class View:
     label: str
     path: str
     count: int
-    is_live: bool = True  # whether the count comes in the stream, too
+    is_live: bool = True  # whether the count comes in the live part, too
 
     def has_count(self, body: str) -> bool:
         """Return whether a body shows the count."""
@@ -69,16 +69,20 @@ class Console:
 
     @contextmanager
     def watch(self, path: str) -> Iterator[list[str]]:
-        """Read the stream of a page, as a browser does, and yield the lines so far."""
-        lines: list[str] = []
-        with self.get(path, **STREAM) as response:
-            reader = Thread(target=self._read, args=(response, lines), daemon=True)
-            reader.start()
-            yield lines
+        """Ask for the live part of a page, as a browser does, and yield the parts so far."""
+        parts: list[str] = []
+        left = Event()
+        reader = Thread(target=self._poll, args=(path, parts, left), daemon=True)
+        reader.start()
+        yield parts
+        left.set()
+        reader.join()
 
-    def _read(self, response: HTTPResponse, lines: list[str]) -> None:
-        with suppress(OSError, ValueError, AttributeError):  # the connection was closed
-            lines.extend(line.decode() for line in response)
+    def _poll(self, path: str, parts: list[str], left: Event) -> None:
+        while not left.is_set():
+            with self.get(f"{path}?part=1") as response:
+                parts.append(response.read().decode())
+            left.wait(POLL_SECONDS)
 
 
 @contextmanager
@@ -195,19 +199,9 @@ def _open_first(folder: Path, view: View) -> Figures:
             body = response.read().decode()
         page = perf_counter() - began
         while not view.has_count(body):
-            with console.get(view.path, **(STREAM if view.is_live else {})) as response:
-                body = _read_until_counted(response, view)
+            with console.get(f"{view.path}?part=1" if view.is_live else view.path) as response:
+                body = response.read().decode()
         return {"page": page * 1000, "counts": (perf_counter() - began) * 1000}
-
-
-def _read_until_counted(response: HTTPResponse, view: View) -> str:
-    """Read a page, or its stream up to the line with the count. A stream may time out."""
-    body = ""
-    for line in response:
-        body += line.decode()
-        if view.is_live and view.has_count(body):
-            break
-    return body
 
 
 # -- the weight
@@ -246,13 +240,13 @@ def _read_compressed(console: Console, path: str) -> bytes:
 def _watch_console(folder: Path, view: View) -> Iterator[dict[str, float]]:
     """Yield a dict that gets the percentage of a core that a watched console takes."""
     figures: dict[str, float] = {}
-    with serve(folder) as console, console.watch(view.path) as lines:
+    with serve(folder) as console, console.watch(view.path) as parts:
         time.sleep(2)  # the first view is measured on its own
         began, used = perf_counter(), console.read_cpu_seconds()
         yield figures
         spent = console.read_cpu_seconds() - used
         figures["share"] = spent / (perf_counter() - began) * 100
-        assert lines, "the stream of the page sent nothing"
+        assert parts, "the page sent no live part"
 
 
 def _measure_viewer(folder: Path, view: View, seconds: int) -> Figures:

@@ -31,11 +31,11 @@ from holdfast.chat.model import (
 )
 from holdfast.chat.outbox import PreparedReply, SendingReply, WriterAnswer
 from holdfast.chat.ports import ConversationStore
+from holdfast.cli.web import make_server
 from holdfast.exports.model import ExportJob, ExportTask, JobError, JobStatus, TaskResult
 from holdfast.exports.ports import JobStateRepository
 from holdfast.testing import ManualClock, SimulatedSqs
 from holdfast.web import web_app
-from holdfast.web.server import make_server
 
 TOKEN = "a-token-of-twenty-characters"
 STEP_SECONDS = 15.0
@@ -91,13 +91,10 @@ class ExampleConsole:
             clock=self.clock,
             **options,
         )
-        watches = [queue.watch for queue in app.state.console.queues.values()]
         for step in range(STEPS):
             self.clock.advance(STEP_SECONDS)
             self._work([enrich, *others], files, step)
             self._export(jobs, step)
-            for watch in watches:
-                watch.counts.get(wait_seconds=10.0)
         fill_example_chat(chat.store, self.clock.time())
         for worker in (self._folder / "queues" / "acme" / "thumbnails").rglob("workers/*"):
             os.utime(worker, (0, 0))  # it was seen long ago
@@ -333,10 +330,10 @@ def make_error(url: str) -> tuple[str, str]:
     return reason, _TRACEBACK + reason
 
 
-def serve_in_thread(app: Any, resources: ExitStack, **limits: Any) -> str:
+def serve_in_thread(app: Any, resources: ExitStack) -> str:
     """Serve an application in a thread until the resources are closed."""
     listener = resources.enter_context(socket.create_server(("127.0.0.1", 0)))
-    server = make_server(app, **limits)
+    server = make_server(app)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
 

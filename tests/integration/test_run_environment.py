@@ -59,7 +59,7 @@ def ignore_signals() -> None:
 # One of each kind that a foreign setting or an ignored signal could break.
 SENSITIVE = {
     "integration/worker/test_worker_shutdown.py": "ctrl_c_without_a_signal_handler",
-    "integration/cli/test_cli_inspect.py": "watching_runs_until_ctrl_c",
+    "integration/cli/test_cli_web.py": "terminal_is_redrawn_until_ctrl_c",
     "contracts/test_sqs_queue_on_moto.py": "message_comes_out_as_it_went_in",
     "contracts/test_dynamodb_jobs.py": "three_increments_at_once",
     "unit/queues/test_opening.py": "test_opening",

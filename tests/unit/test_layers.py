@@ -35,7 +35,7 @@ def test_the_engine_names_no_queue_and_no_product(room: str) -> None:
         for module in imported_modules(path)
         if module.startswith("holdfast.")
     }
-    assert rooms <= {*ENGINE, "_lazy", "errors", "events", "text", "durations"}
+    assert rooms <= {*ENGINE, "_lazy", "errors", "events", "text", "durations", "listing"}
 
 
 def test_the_map_in_architecture_matches_the_tree() -> None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from holdfast.chat.building import ChatApp, build_chat
 from holdfast.chat.errors import ParkedNotFound
@@ -40,11 +40,10 @@ from holdfast.chat.outbox import Outbox, get_answer, get_outbox_state
 from holdfast.chat.ports import ConversationStore
 from holdfast.errors import HoldfastError
 from holdfast.lease.clock import Clock
-from holdfast.queue.watch import Reading
+from holdfast.queue.watch import LazyStore, Reading
 from holdfast.urls import require_store
-from holdfast.web.actions import Action, Form
-from holdfast.web.console import Console, LazyStore
-from holdfast.web.rendering import Page, Renderer, View, parse_number
+from holdfast.web.console import Console
+from holdfast.web.rendering import Action, Form, Page, View, parse_number, redirect
 from holdfast.web.views import read_or_explain
 
 T = TypeVar("T")
@@ -76,11 +75,10 @@ class ConversationRow:
 
 @dataclass(frozen=True, slots=True)
 class ParkedList:
-    """The parked batches that a page shows, or the problem that keeps them from being read."""
+    """The parked batches that a page shows."""
 
     batches: tuple[ParkedBatch, ...] = ()
     has_more: bool = False
-    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +149,12 @@ class ConversationPages:
             "/conversations/batch": self.show_batch,
         }
 
-    def list_actions(self, renderer: Renderer) -> Mapping[str, tuple[Action, bool]]:
+    def list_actions(self) -> Mapping[str, tuple[Action, bool]]:
         """Return the actions by their addresses. A search changes nothing."""
-        decisions = Decisions(self._console, self, renderer)
         return {
-            "/conversations": (decisions.search, False),
-            "/conversations/conversation": (decisions.assign, True),
-            "/conversations/batch": (decisions.decide, True),
+            "/conversations": (self.search, False),
+            "/conversations/conversation": (self.assign, True),
+            "/conversations/batch": (self.decide, True),
         }
 
     def close(self) -> None:
@@ -177,7 +174,7 @@ class ConversationPages:
         context: dict[str, Any] = {"row": None, "staged": (), "history": (), "problem": ""}
         try:
             store = self.chat.get().store
-            conversation = self.find(reference)
+            conversation = self._find(reference)
             if conversation is not None:
                 key, name = conversation.key, conversation.key.conversation_id
                 staged = sorted(store.staged(name), key=get_received_at)
@@ -203,24 +200,18 @@ class ConversationPages:
         parked, problem = read_or_explain(
             lambda: read_parked(self.chat.get().store, PAGE_ROWS), ParkedList()
         )
-        context = {"parked": replace(parked, problem=problem), "done": done}
+        context = {"parked": parked, "problem": problem, "done": done}
         return self._make_page("parked.html", context)
 
     def show_batch(self, request: Request) -> Page:
         """Show one parked batch with the decisions about it, and its texts if asked."""
         parked_id = request.query_params.get("id", "")
-        batch, problem = read_or_explain(lambda: self.find_batch(parked_id), None)
+        batch, problem = read_or_explain(lambda: self._find_batch(parked_id), None)
         if batch is None and not problem:
             raise HTTPException(
                 404, "Nothing is parked under that id. Another person may have decided."
             )
         return self._make_page("batch.html", {"batch": batch, "problem": problem}, request)
-
-    def show_matches(self, matches: list[Conversation]) -> Page:
-        """Show the conversations that a search found."""
-        rows = [ConversationRow(match.key, match) for match in matches]
-        status = 200 if rows else 404
-        return self._make_page("conversation_matches.html", {"rows": rows}, status=status)
 
     def _make_page(
         self,
@@ -231,18 +222,14 @@ class ConversationPages:
     ) -> Page:
         wanted = request is not None and request.query_params.get("texts") == "1"
         shown = {
-            "make_reference": self.remember,
+            "make_reference": self._remember,
             "show_texts": wanted and self._console.show_bodies,
         }
         return Page(template, {**shown, **context}, status)
 
     # -- reads
 
-    def expire(self) -> None:
-        """Read the lists again, because an operator changed something."""
-        self._list.expire()
-
-    def find(self, reference: str) -> Conversation | None:
+    def _find(self, reference: str) -> Conversation | None:
         """Return the conversation that an address names.
 
         A console that never listed it, for example after a restart, searches for it among
@@ -252,20 +239,11 @@ class ConversationPages:
         if (key := self._known.get(reference)) is not None:
             return store.get(key)
         for conversation in self._scan(store.conversations()):
-            if self.remember(conversation.key) == reference:
+            if self._remember(conversation.key) == reference:
                 return conversation
         return None
 
-    def search(self, name: str) -> list[Conversation]:
-        """Return the conversations whose id is `name`, or begins so. Raises HoldfastError."""
-        store = self.chat.get().store
-        exact = list(islice(store.conversations(name), PAGE_ROWS)) if name else []
-        by_prefix = (
-            each for each in self._scan(store.conversations()) if has_id_prefix(each, name)
-        )
-        return exact or list(islice(by_prefix, PAGE_ROWS))
-
-    def find_batch(self, parked_id: str) -> ParkedBatch | None:
+    def _find_batch(self, parked_id: str) -> ParkedBatch | None:
         """Return a parked batch, or None if there is none. Raises HoldfastError."""
         batches = self._scan(self.chat.get().store.parked())
         return next((batch for batch in batches if batch.parked_id == parked_id), None)
@@ -280,8 +258,8 @@ class ConversationPages:
                 )
             yield row
 
-    def remember(self, key: ConversationKey) -> str:
-        """Return the reference of a conversation, which `find` then knows."""
+    def _remember(self, key: ConversationKey) -> str:
+        """Return the reference of a conversation, which `_find` then knows."""
         reference = make_reference(key)
         if len(self._known) >= _MAX_KNOWN:
             self._known = {}
@@ -293,6 +271,73 @@ class ConversationPages:
             lambda: _read_list(self.chat.get().store), ConversationList()
         )
         return replace(listed, problem=problem)
+
+    # -- what a person can do. Logs name a conversation as `redact_id` does.
+
+    def decide(self, request: Request, form: Form) -> Response | Page:
+        """Carry out a decision about a parked batch. A drop is confirmed first."""
+        decision, parked_id = form.get("decision", ""), form.get("id", "")
+        if decision not in _DECISIONS:
+            raise HTTPException(400, "decision must be retry, sent or drop.")
+        action = f"{decision} parked batch"
+        with self._report(request, action, batch=parked_id):
+            if decision == "drop" and form.get("confirmed") != "yes":
+                if (found := self._find_batch(parked_id)) is None:
+                    raise ParkedNotFound(f"nothing is parked under {parked_id!r}")
+                return Page("confirm_batch.html", {"batch": found})
+            self._console.log_action(request, action, batch=parked_id)
+            batch = _DECISIONS[decision](self.chat.get().operator, parked_id)
+        self._console.log_action(
+            request, f"{action}: done", batch=parked_id, conversation=batch.key.log_name
+        )
+        return redirect(request, f"/conversations/parked?done={decision}")
+
+    def assign(self, request: Request, form: Form) -> Response:
+        """Let a person, or the writer, answer a conversation from now on."""
+        to, reference = form.get("to", ""), form.get("ref", "")
+        if to not in _ASSIGNMENTS:
+            raise HTTPException(400, "to must be person or writer.")
+        action = f"assign conversation to {to}"
+        with self._report(request, action, reference=reference):
+            conversation = self._find(reference)
+            if conversation is None:
+                raise HTTPException(404, "That conversation no longer exists.")
+            self._console.log_action(request, action, conversation=conversation.key.log_name)
+            _ASSIGNMENTS[to](self.chat.get().operator, conversation.key)
+        return redirect(request, f"/conversations/conversation?ref={reference}")
+
+    def search(self, request: Request, form: Form) -> Response | Page:
+        """Show the conversations whose id begins so. A POST, because ids may be numbers."""
+        name = form.get("id", "").strip()
+        with self._report(request, "search conversations"):
+            store = self.chat.get().store
+            found = list(islice(store.conversations(name), PAGE_ROWS)) if name else []
+            if not found:
+                each = self._scan(store.conversations())
+                found = list(islice((c for c in each if has_id_prefix(c, name)), PAGE_ROWS))
+        if len(found) == 1:
+            reference = self._remember(found[0].key)
+            return redirect(request, f"/conversations/conversation?ref={reference}")
+        rows = [ConversationRow(match.key, match) for match in found]
+        status = 200 if rows else 404
+        return self._make_page("conversation_matches.html", {"rows": rows}, status=status)
+
+    @contextmanager
+    def _report(self, request: Request, action: str, **facts: object) -> Iterator[None]:
+        """Log an action that failed, and answer with the reason."""
+        try:
+            yield
+        except ParkedNotFound:
+            raise HTTPException(
+                404, "Nothing is parked under that id. Another person may have decided."
+            ) from None
+        except (HoldfastError, OSError) as error:
+            self._console.log_action(request, f"{action} failed", problem=str(error), **facts)
+            raise HTTPException(
+                409, f"{error}. The lists of conversations show whether anything was changed."
+            ) from error
+        finally:
+            self._list.expire()  # because a person may have changed something
 
 
 def _read_list(store: ConversationStore) -> ConversationList:
@@ -327,88 +372,12 @@ def read_parked(store: ConversationStore, limit: int) -> ParkedList:
     return ParkedList(tuple(batches[:limit]), len(batches) > limit)
 
 
-# -- what a person can do
-
 _DECISIONS: dict[str, Callable[[Operator, str], ParkedBatch]] = {
     "retry": Operator.retry,
     "sent": Operator.sent,
     "drop": Operator.drop,
 }
-
-
-class Decisions:
-    """The actions on conversations. Logs name a conversation as `redact_id` does."""
-
-    def __init__(self, console: Console, pages: ConversationPages, renderer: Renderer) -> None:
-        self._console, self._pages, self._renderer = console, pages, renderer
-
-    def decide(self, request: Request, form: Form) -> Response:
-        """Carry out a decision about a parked batch. A drop is confirmed first."""
-        decision, parked_id = form.get("decision", ""), form.get("id", "")
-        if decision not in _DECISIONS:
-            raise HTTPException(400, "decision must be retry, sent or drop.")
-        action = f"{decision} parked batch"
-        with self._report(request, action, batch=parked_id):
-            if decision == "drop" and form.get("confirmed") != "yes":
-                return self._ask(request, parked_id)
-            self._console.log_action(request, action, batch=parked_id)
-            batch = _DECISIONS[decision](self._pages.chat.get().operator, parked_id)
-        self._console.log_action(
-            request, f"{action}: done", batch=parked_id, conversation=batch.key.log_name
-        )
-        return _redirect(request, f"/conversations/parked?done={decision}")
-
-    def _ask(self, request: Request, parked_id: str) -> Response:
-        if (batch := self._pages.find_batch(parked_id)) is None:
-            raise ParkedNotFound(f"nothing is parked under {parked_id!r}")
-        return self._renderer.render(request, Page("confirm_batch.html", {"batch": batch}))
-
-    def assign(self, request: Request, form: Form) -> Response:
-        """Let a person, or the writer, answer a conversation from now on."""
-        to, reference = form.get("to", ""), form.get("ref", "")
-        if to not in ("person", "writer"):
-            raise HTTPException(400, "to must be person or writer.")
-        with self._report(request, f"assign conversation to {to}", reference=reference):
-            conversation = self._pages.find(reference)
-            if conversation is None:
-                raise HTTPException(404, "That conversation no longer exists.")
-            key = conversation.key
-            self._console.log_action(
-                request, f"assign conversation to {to}", conversation=key.log_name
-            )
-            operator = self._pages.chat.get().operator
-            if to == "person":
-                operator.assign_to_person(key)
-            else:
-                operator.resume_automation(key)
-        return _redirect(request, f"/conversations/conversation?ref={reference}")
-
-    def search(self, request: Request, form: Form) -> Response:
-        """Show the conversation with an id. A POST, because the id may be a phone number."""
-        with self._report(request, "search conversations"):
-            matches = self._pages.search(form.get("id", "").strip())
-        if len(matches) == 1:
-            reference = self._pages.remember(matches[0].key)
-            return _redirect(request, f"/conversations/conversation?ref={reference}")
-        return self._renderer.render(request, self._pages.show_matches(matches))
-
-    @contextmanager
-    def _report(self, request: Request, action: str, **facts: object) -> Iterator[None]:
-        """Log an action that failed, and answer with the reason."""
-        try:
-            yield
-        except ParkedNotFound:
-            raise HTTPException(
-                404, "Nothing is parked under that id. Another person may have decided."
-            ) from None
-        except (HoldfastError, OSError) as error:
-            self._console.log_action(request, f"{action} failed", problem=str(error), **facts)
-            raise HTTPException(
-                409, f"{error}. The lists of conversations show whether anything was changed."
-            ) from error
-        finally:
-            self._pages.expire()
-
-
-def _redirect(request: Request, path: str) -> Response:
-    return RedirectResponse(f"{request.scope.get('root_path', '')}{path}", 303)
+_ASSIGNMENTS: dict[str, Callable[[Operator, ConversationKey], bool]] = {
+    "person": Operator.assign_to_person,
+    "writer": Operator.resume_automation,
+}

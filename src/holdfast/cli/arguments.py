@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -42,7 +42,7 @@ Queues = Annotated[list[str] | None, "<QUEUE...>", QUEUE_HELP]
 QueueAndId = Annotated[
     list[str] | None,
     "<QUEUE ID>",
-    f"{QUEUE_HELP} Then the message's id, or the beginning of it.",
+    f"{QUEUE_HELP} Then the message's id.",
 ]
 WithBody = Annotated[bool, "--body", "Show the messages too."]
 Yes = Annotated[bool, "--yes", "-y", "Do not ask for confirmation."]
@@ -138,73 +138,6 @@ def is_service(manager: "QueueManager[AnyMessage]") -> bool:
 def to_limit(limit: int) -> int:
     """Return the limit, or a number above every queue's length for 0."""
     return limit or 2**62
-
-
-# -- ids, which may be cut to their beginning
-
-_MAX_CANDIDATES = 5  # that an error names
-_GENERATED = re.compile(r"[0-9a-f]{32}")  # the id of a message that was pushed without one
-_PREFIX = re.compile(r"[0-9a-f]{4,31}")  # long enough to mean such an id
-
-
-def complete_id(given: str, known: Iterable[str]) -> str:
-    """Return the only known id that begins with `given`, or `given` if there is none.
-
-    An id that is written in full comes before longer ones. Raises UsageError with the
-    candidates if there are several.
-    """
-    matches: set[str] = set()
-    for known_id in known if given else ():
-        if known_id == given:
-            return given
-        if known_id.startswith(given):
-            matches.add(known_id)
-    if len(matches) > 1:
-        shown = ", ".join(sorted(matches)[:_MAX_CANDIDATES])
-        more = ", …" if len(matches) > _MAX_CANDIDATES else ""
-        raise UsageError(
-            f"{given!r} is the beginning of {len(matches):,} ids ({shown}{more}): write more "
-            "of it"
-        )
-    return matches.pop() if matches else given
-
-
-def complete_ids_to_change(
-    manager: "QueueManager[AnyMessage]", given: Sequence[str], states: Sequence[str]
-) -> list[str]:
-    """Return the full ids of messages to change. The queue is read only for a prefix.
-
-    Only generated ids are completed, because none of them is the beginning of another. An id
-    such as order-1 may be the beginning of order-10, which must not be changed in its place.
-    """
-    full: dict[str, str] = {}
-    if prefixes := list(filter(_PREFIX.fullmatch, given)):
-        known = list(list_message_ids(manager, states))
-        for prefix in prefixes:
-            possible = (each for each in known if each == prefix or _GENERATED.fullmatch(each))
-            full[prefix] = complete_id(prefix, possible)
-            if full[prefix] != prefix:
-                info(f"{prefix} is {full[prefix]}")
-    return [full.get(message_id, message_id) for message_id in given]
-
-
-def list_message_ids(
-    manager: "QueueManager[AnyMessage]", states: Sequence[str]
-) -> Iterator[str]:
-    """Yield the ids of all messages in these states. A long list shows its progress.
-
-    SQS can list only its dead letters, so it yields no others.
-    """
-    from holdfast.cli.live_view import ProgressMeter
-    from holdfast.queue.manager import MessageState
-
-    with ProgressMeter("searching") as meter:
-        for state in map(MessageState, states):
-            if is_service(manager) and state is not MessageState.FAILED:
-                continue
-            for message in manager.peek(state, to_limit(0)):
-                meter.advance(1)
-                yield message.id
 
 
 # -- files

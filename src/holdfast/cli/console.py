@@ -8,7 +8,7 @@ printed as plain text.
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
@@ -29,6 +29,8 @@ from holdfast.errors import (
     StoreUnavailable,
     Unsupported,
 )
+from holdfast.lease.clock import utc_now
+from holdfast.listing import Field, Meter, format_cell
 from holdfast.text import strip_control_characters as strip_control_characters
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MIN_CELL_WIDTH = 8
+_BAR_WIDTH = 16
+_STYLES = {"": "", "good": "green", "warn": "yellow", "bad": "red"}
 
 
 def info(text: str) -> None:
@@ -99,17 +103,15 @@ def print_either(as_json: bool, value: Any, *lines: str) -> None:
 
 
 def print_list(
-    as_json: bool,
-    items: Iterable[T],
-    to_json: Callable[[T], Any],
-    columns: Mapping[str, Callable[[T], str]],
+    as_json: bool, items: Sequence[T], to_json: Callable[[T], Any], fields: Sequence[Field[T]]
 ) -> None:
-    """Write the items as JSON, or else as a table with a cell for each column."""
+    """Write the items as JSON, or else as a table with a cell for each field."""
     if as_json:
         print_json([to_json(item) for item in items])
-    else:
-        rows = [[to_cell(item) for to_cell in columns.values()] for item in items]
-        print_table(list(columns), rows)
+        return
+    now = utc_now()
+    rows = [[format_cell(field.read(item, now), now) for field in fields] for item in items]
+    print_table([field.name for field in fields], rows)
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -134,6 +136,35 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     # If the ids leave no room for the rest, the terminal folds the lines.
     console.width = max(console.width, longest + _MIN_CELL_WIDTH * len(headings))
     console.print(table)
+
+
+def draw_table(items: Iterable[T], fields: Sequence[Field[T]], now: datetime) -> "Table":
+    """Return a table for a live view, which cuts what does not fit, with drawn meters."""
+    from rich.text import Text
+
+    table = make_table()
+    for field in fields:
+        table.add_column(
+            field.name,
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=field.min_width,
+            max_width=field.max_width,
+        )
+    for item in items:
+        cells = [field.read(item, now) for field in fields]
+        texts = [Text(strip_control_characters(format_cell(cell, now))) for cell in cells]
+        for cell, text in zip(cells, texts, strict=True):
+            for part in cell if isinstance(cell, tuple) else ():
+                if isinstance(part, Meter) and part.deadline is not None:
+                    text.append(f" {_draw_bar(part.share)}", _STYLES[part.tone])
+        table.add_row(*texts)
+    return table
+
+
+def _draw_bar(share: float) -> str:
+    cells = round(_BAR_WIDTH * share)
+    return "━" * cells + "╌" * (_BAR_WIDTH - cells)
 
 
 def make_table() -> "Table":

@@ -1,7 +1,5 @@
 """What a terminal shows while a command works: a status line, a live view, or a bar."""
 
-import os
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
@@ -79,11 +77,6 @@ class LiveView(LiveStatus):
     def draw(self) -> None:
         """Draw the current state."""
         self._live.update(self._render(self.hint), refresh=True)
-
-
-def can_redraw() -> bool:
-    """Return whether stdout is a terminal on which a view can fill the screen."""
-    return sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def repeat(show: Callable[[], object], every: float) -> None:

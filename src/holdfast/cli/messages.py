@@ -14,10 +14,7 @@ from holdfast.cli.arguments import (
     QueueAndId,
     WithBody,
     Yes,
-    complete_id,
-    complete_ids_to_change,
     is_service,
-    list_message_ids,
     open_manager,
     parse_choice,
     split_queue_and_one,
@@ -37,9 +34,8 @@ from holdfast.cli.console import (
 )
 from holdfast.cli.live_view import ProgressMeter
 from holdfast.lease.clock import utc_now
-from holdfast.queue.info import Holder, MessageInfo, MessageState, PastAttempt, QueueStats
-from holdfast.queue.manager import QueueManager
-from holdfast.queue.message import AnyMessage
+from holdfast.queue.columns import get_body, select_message_fields
+from holdfast.queue.info import Holder, MessageInfo, MessageState, PastAttempt
 from holdfast.text import format_count, format_time
 
 
@@ -55,13 +51,11 @@ class ListOptions:
         self, messages: Sequence[MessageInfo], *, with_state: bool = False
     ) -> None:
         """Print the messages as a table or as JSON, the table with their states if asked."""
-        shown = {"state": with_state, "body": self.body}
-        columns = {name: cell for name, cell in _COLUMNS.items() if shown.get(name, True)}
         print_list(
             self.as_json,
             messages,
             lambda message: _to_json(message, body=self.body, deep=False),
-            columns,
+            select_message_fields(state=with_state, body=self.body),
         )
 
 
@@ -91,11 +85,14 @@ def list_(
     chosen = parse_choice("--state", state, MessageState) if state is not None else None
     fields = _parse_fields(where or ())
     is_search = bool(fields) or error is not None
-    with open_manager(queue) as manager:
-        messages = (
-            _search_messages(manager, chosen, fields, error, to_limit(options.limit))
+    limit = to_limit(options.limit)
+    with open_manager(queue) as manager, ProgressMeter("searching") as meter:
+        messages = list(
+            manager.search(
+                chosen, where=fields, error=error, limit=limit, on_progress=meter.advance
+            )
             if is_search
-            else list(manager.peek(chosen or MessageState.PENDING, to_limit(options.limit)))
+            else manager.peek(chosen or MessageState.PENDING, limit)
         )
     options.print_messages(messages, with_state=is_search and chosen is None)
 
@@ -112,33 +109,6 @@ def _parse_fields(conditions: Sequence[str]) -> dict[str, str]:
         if fields.setdefault(field, value) != value:
             raise UsageError(f"--where {field!r} is given twice, with different values")
     return fields
-
-
-def _search_messages(
-    manager: QueueManager[AnyMessage],
-    state: MessageState | None,
-    where: dict[str, str],
-    error: str | None,
-    limit: int,
-) -> list[MessageInfo]:
-    """Return the messages that a search yields. A long one shows its progress."""
-    with ProgressMeter("searching") as meter:
-        messages = manager.search(
-            state, where=where, error=error, limit=limit, on_progress=meter.advance
-        )
-        # Not before `search`, because a queue that cannot search should not be counted.
-        meter.total = _count_messages(manager.stats(), state)
-        return list(messages)
-
-
-def _count_messages(stats: QueueStats, state: MessageState | None) -> int:
-    counts = {
-        "pending": stats.ready + stats.delayed,
-        "leased": stats.leased,
-        "completed": stats.completed or 0,
-        "failed": stats.failed,
-    }
-    return counts[state.value] if state is not None else sum(counts.values())
 
 
 def show(words: QueueAndId = None, as_json: AsJson = False) -> None:
@@ -166,23 +136,15 @@ def show_dead_letter(
 
 
 def _find_messages(words: Sequence[str] | None, *, dead: bool = False) -> list[MessageInfo]:
-    """Return every message, or `dead` letter, with the given id.
-
-    If there is none, it may be the beginning of one id. Raises NotFound, and UsageError if
-    several ids begin with it.
-    """
+    """Return every message, or `dead` letter, with the given id. Raises NotFound."""
     queue, message_id = split_queue_and_one(words, "ID", "explain enrich 4f1c")
-    states = ("failed",) if dead else ("pending", "leased", "failed", "completed")
     with open_manager(queue) as manager:
         if dead and is_service(manager):
-            # Read once, because SQS hides for a while what it has shown.
-            letters = list(manager.dead_letters(to_limit(0)))
-            full = complete_id(message_id, (letter.id for letter in letters))
-            messages = [letter for letter in letters if letter.id == full]
-        elif not (messages := manager.find(message_id)):
-            full = complete_id(message_id, list_message_ids(manager, states))
-            messages = manager.find(full)
-    if chosen := [message for message in messages if message.state.value in states]:
+            letters = manager.dead_letters(to_limit(0))
+            messages = [letter for letter in letters if letter.id == message_id]
+        else:
+            messages = manager.find(message_id)
+    if chosen := [each for each in messages if each.state.value == "failed" or not dead]:
         return chosen
     missing = "no dead letter" if dead else "no message"
     remedy = "see `holdfast list`; completed messages are removed by a purge"
@@ -203,17 +165,10 @@ def _to_json(message: MessageInfo, *, body: bool, deep: bool = True) -> dict[str
     hidden |= set() if body else {"body"}
     data = {name: value for name, value in asdict(message).items() if name not in hidden}
     if body:
-        data["body"] = _get_body(message)
+        data["body"] = get_body(message)
     if holder := data["holder"]:
         holder |= {"host": holder["host"] or None, "pid": holder["pid"] or None}
     return {"lease" if name == "holder" else name: value for name, value in data.items()}
-
-
-def _get_body(message: MessageInfo) -> dict[str, Any] | None:
-    """Return the body with the attempts of the message, which are stored outside of it."""
-    if message.body is None or "attempts" not in message.body:
-        return message.body
-    return {**message.body, "attempts": message.attempts}
 
 
 # -- a message for a terminal
@@ -236,7 +191,7 @@ def _print_messages(
         if body and message.body is None:
             print_result("(the body is not a JSON object)")
         elif body:
-            text = json.dumps(_get_body(message), indent=2, ensure_ascii=False)
+            text = json.dumps(get_body(message), indent=2, ensure_ascii=False)
             print_result(*text.splitlines())
 
 
@@ -286,30 +241,6 @@ def _describe_attempt(past: PastAttempt, now: datetime) -> tuple[str, str]:
     return heading, f"{past.outcome} {format_time(past.at, now)}{by}: {past.reason}"
 
 
-def _summarize_message(message: MessageInfo, now: datetime) -> str:
-    """Return one cell for a list, with what matters in the message's state."""
-    match message.state.value:
-        case "pending":
-            due = message.due_at
-            return f"due {format_time(due, now)}" if due and due > now else "ready"
-        case "leased" if (holder := message.holder) is not None:
-            expired = "" if holder.expires_at > now else "expired "
-            return f"{holder.worker_id}, {expired}{format_time(holder.expires_at, now)}"
-        case "failed":
-            return message.reason or ""
-    return ""
-
-
-# The cells of a message in a list.
-_COLUMNS: dict[str, Callable[[MessageInfo], str]] = {
-    "id": lambda message: message.id,
-    "state": lambda message: message.state.value,
-    "attempts": lambda message: str(message.attempts),
-    "about": lambda message: _summarize_message(message, utc_now()),
-    "body": lambda message: json.dumps(_get_body(message), ensure_ascii=False),
-}
-
-
 def _find_last_detail(message: MessageInfo) -> str | None:
     """Return the newest traceback or stack dump, if there is one."""
     return next((past.detail for past in reversed(message.past) if past.detail), None)
@@ -326,15 +257,14 @@ def _change(
     *,
     thing: str = "dead letter",
     shown_by: str = "holdfast dead list",
-    states: Sequence[str] = ("failed",),
     alternative: str = "",
     question: str | None = None,
 ) -> None:
     """Change messages by their ids, and print the total. Raises NotFound for the others.
 
-    `action` is the method of a queue that makes the change. `thing` is what the ids name, in
-    one of the `states`, and `shown_by` a command that lists them. `alternative` says what may
-    be given in place of ids. With a `question`, the user has to confirm it first.
+    `action` is the method of a queue that makes the change. `thing` is what the ids name, and
+    `shown_by` a command that lists them. `alternative` says what may be given in place of ids.
+    With a `question`, the user has to confirm it first.
     """
     queue, ids = split_queue_and_rest(words, min_rest=1)
     if not ids:
@@ -342,7 +272,6 @@ def _change(
             f"no id is given: give the ids of {thing}s, which `{shown_by}` shows{alternative}"
         )
     with open_manager(queue) as manager:
-        ids = complete_ids_to_change(manager, ids, states)
         if question is not None:
             name = strip_control_characters(manager.name)
             confirm(question.format(count=format_count(len(ids), thing), queue=name))
@@ -365,7 +294,6 @@ def cancel(words: QueueAndId = None, as_json: AsJson = False) -> None:
         "cancelled",
         thing="waiting or leased message",
         shown_by="holdfast list",
-        states=("pending", "leased"),
     )
 
 

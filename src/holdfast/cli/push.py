@@ -1,21 +1,21 @@
 """`holdfast push`: push messages from arguments, a file or standard input.
 
-Arguments and regular files can be read twice, so they are checked completely before the first
-message is pushed, and one bad line means that nothing is pushed. A stream cannot be read
-twice, so its messages are pushed as they arrive, and the error for a bad one says how many
-were pushed before it. Every refusal names the place, such as "line 7", "item 3" or
-"argument 2".
+The input is read twice: it is checked completely before the first message is pushed, and one
+bad line means that nothing is pushed. What is not a regular file is copied to a temporary one
+first. Every refusal names the place, such as "line 7", "item 3" or "argument 2".
 """
 
 import json
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NoReturn
+from tempfile import TemporaryFile
+from typing import IO, Annotated, Any, NoReturn
 
 from pydantic import ValidationError
 
@@ -39,14 +39,12 @@ from holdfast.variables import QUEUE_VARIABLE
 # A stored message may have 1 MiB; as text with escapes and blanks it may be longer.
 MAX_LINE_BYTES = 8 * 1024 * 1024
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
-_CHUNK = 1 << 16
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BATCH_SIZE = 128
 _MAX_PER_CALL = 10  # SQS takes ten in a call; more would make more uncertain if one fails
 _MAX_IDS = 10  # that are printed one by one
 
 Record = tuple[str, Any]  # its place in the input, and its bytes or its parsed value
-Line = tuple[int, bytes]
 
 
 def push(
@@ -96,28 +94,20 @@ def _split_queue_and_texts(words: list[str]) -> tuple[str, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class _PushSource:
-    """An input. Each call of `batches` starts from its beginning, if it is repeatable."""
+    """An input. Each call of `records` starts from its beginning."""
 
     name: str
-    batches: Callable[[], Iterable[list[Record]]]
-    repeatable: bool
+    records: Callable[[], Iterable[Record]]
 
     def describe(self, error: Exception) -> str:
         """Return the error's text, with the input's name if the input is at fault."""
         named = self.name and isinstance(error, InputRefused)
         return f"{self.name}, {error}" if named else str(error)
 
-    def read_messages(self, message_id: str | None) -> Iterator[list[AnyMessage]]:
-        """Yield batches of messages. If one is bad, yield those before it, then raise."""
-        for batch in self.batches():
-            good = []
-            for where, value in batch:
-                try:
-                    good.append(_make_message(where, value, message_id))
-                except InputRefused:
-                    yield good
-                    raise
-            yield good
+    def read_messages(self, message_id: str | None) -> Iterator[AnyMessage]:
+        """Yield the messages. Raises InputRefused for the first that is none."""
+        for where, value in self.records():
+            yield _make_message(where, value, message_id)
 
 
 @contextmanager
@@ -131,35 +121,24 @@ def _open_source(texts: list[str], file: Path | None) -> Iterator[_PushSource]:
             f"the queue comes first, unless {QUEUE_VARIABLE} is set"
         )
     if file is None and texts != [STDIN]:
-        yield _PushSource("", lambda: [_number_arguments(texts)], repeatable=True)
+        yield _PushSource("", lambda: _number_arguments(texts))
         return
     path = STDIN if file is None else str(file)
-    with open_input(path) as stream:
-        is_file = path != STDIN and stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
-
-        def read() -> Iterator[list[Record]]:
-            if is_file:
-                stream.seek(0)
-            return _read_stream(stream)
-
-        yield _PushSource("standard input" if path == STDIN else path, read, is_file)
+    with open_input(path) as stream, TemporaryFile() as copy:
+        source: IO[bytes] = stream
+        if path == STDIN or not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            shutil.copyfileobj(stream, copy)
+            source = copy
+        name = "standard input" if path == STDIN else path
+        yield _PushSource(name, lambda: _read_records(source))
 
 
-def _check_source(source: _PushSource, message_id: str | None) -> int | None:
-    """Check the input and return its number of messages, or None for a stream.
-
-    Raises InputRefused, UsageError.
-    """
-    if not source.repeatable:
-        if message_id is not None:
-            raise UsageError(
-                "--id needs a single message; give that as an argument or with --file"
-            )
-        return None
+def _check_source(source: _PushSource, message_id: str | None) -> int:
+    """Check the input and return its number of messages. Raises InputRefused, UsageError."""
     try:
         with ProgressMeter("checking") as meter:
-            for batch in source.read_messages(message_id):
-                meter.advance(len(batch))
+            for _ in source.read_messages(message_id):
+                meter.advance(1)
     except InputRefused as error:
         raise InputRefused(
             f"{source.describe(error)}; nothing was pushed; correct it and push again"
@@ -172,7 +151,7 @@ def _check_source(source: _PushSource, message_id: str | None) -> int | None:
 def _push_all(
     manager: QueueManager[AnyMessage],
     source: _PushSource,
-    total: int | None,
+    total: int,
     message_id: str | None,
     delay_seconds: float,
 ) -> list[str]:
@@ -183,13 +162,12 @@ def _push_all(
     ids: list[str] = []
     chunk: list[AnyMessage] = []
     size = _MAX_PER_CALL if is_service(manager) else _BATCH_SIZE
+    messages = source.read_messages(message_id)
     try:
         with ProgressMeter("pushing", total) as meter:
-            for messages in source.read_messages(message_id):
-                for start in range(0, len(messages), size):
-                    chunk = messages[start : start + size]
-                    ids += manager.push_many(chunk, delay_seconds=delay_seconds)
-                    meter.advance(len(chunk))
+            while chunk := list(islice(messages, size)):
+                ids += manager.push_many(chunk, delay_seconds=delay_seconds)
+                meter.advance(len(chunk))
     except (InputRefused, QueueUnavailable, MalformedMessage, MessageTooLarge) as error:
         before = f"the {len(ids):,} before it were pushed" if ids else "nothing was pushed"
         if is_service(manager) and isinstance(error, QueueUnavailable | MalformedMessage):
@@ -221,56 +199,38 @@ def _number_arguments(words: list[str]) -> list[Record]:
     return list(zip(["the JSON given"] if len(words) == 1 else places, bodies, strict=True))
 
 
-def _read_stream(stream: BinaryIO) -> Iterator[list[Record]]:
-    """Yield batches of the records that can be read without waiting, until the end.
+def _read_records(stream: IO[bytes]) -> Iterator[Record]:
+    """Yield the records of a file.
 
-    If the first line is a complete JSON object, each line is an object. Otherwise the stream
-    is one document, which is an object or an array of objects.
+    If the first line is a complete JSON object, each line is an object. Otherwise the file is
+    one document, which is an object or an array of objects.
     """
-    batches = _read_lines(stream)
-    start: list[Line] = []
-    first = b""
-    while not first and (batch := next(batches, None)) is not None:
-        start += batch
-        first = next(filter(None, (text.strip() for _, text in start)), b"")
-    batches = chain([start], batches)
-    if first and not (first.startswith(b"{") and first.endswith(b"}")):
-        yield _split_document(batches)
+    first = next((text for _, text in _read_lines(stream)), b"{}")
+    if first.startswith(b"{") and first.endswith(b"}"):
+        yield from _read_lines(stream)
         return
-    for batch in batches:
-        yield [(f"line {number}", text) for number, text in batch if text.strip()]
+    stream.seek(0)
+    body = stream.read(MAX_DOCUMENT_BYTES + 1).removeprefix(_BYTE_ORDER_MARK)
+    if len(body) > MAX_DOCUMENT_BYTES:
+        limit = f"longer than {MAX_DOCUMENT_BYTES:,} bytes"
+        _refuse("the document", f"{limit}; write one object per line")
+    value = _parse(body.rstrip())
+    if isinstance(value, list):
+        yield from ((f"item {number}", item) for number, item in enumerate(value, 1))
+    else:
+        yield "the document", value
 
 
-def _read_lines(stream: BinaryIO) -> Iterator[list[Line]]:
-    """Yield the numbered lines, in batches of what could be read at once."""
-    read = getattr(stream, "read1", stream.read)  # read1 does not wait for a full buffer
-    number, buffer = 1, b""
-    while chunk := read(_CHUNK):
-        if number == 1 and not buffer:
-            chunk = chunk.removeprefix(_BYTE_ORDER_MARK)
-        *complete, buffer = (buffer + chunk).split(b"\n")
-        if len(buffer) > MAX_LINE_BYTES:
-            _refuse(f"line {number + len(complete)}", f"longer than {MAX_LINE_BYTES:,} bytes")
-        yield list(enumerate(complete, number))
-        number += len(complete)
-    yield [(number, buffer)]
-
-
-def _split_document(batches: Iterable[list[Line]]) -> list[Record]:
-    lines: list[bytes] = []
-    size = 0
-    for batch in batches:
-        lines += (text for _, text in batch)
-        size += sum(len(text) for _, text in batch)
-        if size > MAX_DOCUMENT_BYTES:
-            _refuse(
-                "the document",
-                f"longer than {MAX_DOCUMENT_BYTES:,} bytes; write one object per line",
-            )
-    value = _parse(b"\n".join(lines).rstrip())
-    if not isinstance(value, list):
-        return [("the document", value)]
-    return [(f"item {number}", item) for number, item in enumerate(value, 1)]
+def _read_lines(stream: IO[bytes]) -> Iterator[tuple[str, bytes]]:
+    """Yield the lines that are not blank, each after its place."""
+    stream.seek(0)
+    lines = iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
+    for number, line in enumerate(lines, 1):
+        where = f"line {number}"
+        if len(line) > MAX_LINE_BYTES:
+            _refuse(where, f"longer than {MAX_LINE_BYTES:,} bytes")
+        if text := line.removeprefix(_BYTE_ORDER_MARK if number == 1 else b"").strip():
+            yield where, text
 
 
 def _parse(body: bytes, where: str = "") -> Any:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from holdfast.cli.arguments import PORT, Queues, resolve_queue
 from holdfast.cli.console import UsageError, info
 from holdfast.errors import ConfigError
@@ -17,9 +15,12 @@ from holdfast.variables import QUEUE_VARIABLE
 from holdfast.version import format_install_command
 
 if TYPE_CHECKING:
+    import uvicorn
     from starlette.applications import Starlette
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_MAX_CONNECTIONS = 256  # fewer than the files that a process may open
+_CLOSE_SECONDS = 5  # for requests that are being answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +45,11 @@ class WebOptions:
     no_bodies: Annotated[
         bool, "Never show the body of a message, or a customer's number and texts."
     ] = False
-    token: Annotated[
-        str | None,
-        typer.Option(
-            help="A secret that browsers must send. Other users of this machine can see it in "
-            "the list of processes; --token-file hides it.",
-            envvar="HOLDFAST_WEB_TOKEN",
-            show_envvar=True,
-        ),
+    token_file: Annotated[
+        Path | None,
+        "FILE",
+        "A file that holds a secret, which browsers must send. Also HOLDFAST_WEB_TOKEN.",
     ] = None
-    token_file: Annotated[Path | None, "FILE", "A file that holds the token."] = None
     hostname: Annotated[
         list[str] | None,
         "NAME",
@@ -64,7 +60,8 @@ class WebOptions:
     def make_app(self, queues: list[str]) -> "Starlette":
         """Return the console. Raises ConfigError, and UsageError without a needed token."""
         try:
-            import holdfast.web.server  # noqa: F401  # before the address is printed: it is slow
+            import uvicorn  # noqa: F401  # before the address is printed, because it is slow
+
             from holdfast.web import web_app
         except ImportError as error:
             raise ConfigError(
@@ -89,9 +86,7 @@ class WebOptions:
 
     def _read_token(self) -> str | None:
         if self.token_file is None:
-            return self.token
-        if self.token is not None:
-            raise UsageError("--token and --token-file cannot be combined; give one of them")
+            return os.environ.get("HOLDFAST_WEB_TOKEN")
         try:
             if self.token_file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
                 name = str(self.token_file)
@@ -132,10 +127,25 @@ def web(queues: Queues = None, *, options: WebOptions) -> None:
     app = options.make_app(urls)
     import logging
 
-    from holdfast.web.server import make_server
-
     with options.listen() as listener:
         mode = "with actions" if options.allow_actions else "read-only"
         info(f"the console is at {options.format_url(listener)} ({mode}; Ctrl-C ends it)")
         logging.basicConfig(format="%(asctime)s %(message)s")
         make_server(app).run(sockets=[listener])
+
+
+def make_server(app: "Starlette") -> "uvicorn.Server":
+    """Return a server of a console, which a signal or its `should_exit` ends."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        limit_concurrency=_MAX_CONNECTIONS,
+        log_config=None,
+        proxy_headers=False,  # the guard must see the real client
+        server_header=False,
+        timeout_graceful_shutdown=_CLOSE_SECONDS,
+        ws="none",
+    )
+    return uvicorn.Server(config)

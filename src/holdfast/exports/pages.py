@@ -9,14 +9,20 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from holdfast.exports.building import open_jobs
+from holdfast.exports.columns import (
+    compute_left_seconds,
+    select_job_fields,
+    show_per_minute,
+    show_progress,
+    show_status,
+)
 from holdfast.exports.file_names import find_store_in_folder
 from holdfast.exports.model import ACTIVE, ExportJob, ExportTask, JobStatus, TaskStatus
 from holdfast.exports.ports import JobStateRepository
-from holdfast.queue.watch import Reading
+from holdfast.queue.watch import LazyStore, Reading
 from holdfast.urls import require_store
-from holdfast.web.actions import Action
-from holdfast.web.console import Console, LazyStore
-from holdfast.web.rendering import Page, Renderer, View
+from holdfast.web.console import Console
+from holdfast.web.rendering import Action, Page, View
 from holdfast.web.views import read_or_explain
 
 MAX_FINISHED = 50
@@ -32,24 +38,6 @@ class JobList:
     finished: tuple[ExportJob, ...] = ()
     finished_count: int = 0
     problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class JobPace:
-    """How fast a job is, on average, and how long it will take. None if that is unknown."""
-
-    per_minute: float | None
-    left_seconds: float | None
-
-
-def compute_pace(job: ExportJob) -> JobPace:
-    """Return the pace of a job from its counts and its last progress."""
-    took = (job.completed_at or job.last_progress_at) - job.created_at
-    if not job.state.processed_tasks or took <= 0:
-        return JobPace(None, None)
-    per_second = job.state.processed_tasks / took
-    has_end = job.sealed and not job.terminal
-    return JobPace(per_second * 60, job.remaining_tasks / per_second if has_end else None)
 
 
 def describe_heartbeats(job: ExportJob) -> str:
@@ -79,10 +67,17 @@ class JobPages:
     """The views of one store of jobs, which is opened with the first read."""
 
     section, title = "jobs", "Jobs"
-    package, parts = "holdfast.exports", "job_parts.html"
+    package, parts = "holdfast.exports", ""
     names: ClassVar[Mapping[str, Any]] = {
-        "compute_pace": compute_pace,
+        "compute_left_seconds": compute_left_seconds,
         "describe_heartbeats": describe_heartbeats,
+        "job_fields": select_job_fields(
+            *("job", "status", "progress", "per minute", "time left", "age", "last progress"),
+            "callback",
+        ),
+        "show_per_minute": show_per_minute,
+        "show_progress": show_progress,
+        "show_status": show_status,
     }
 
     def __init__(self, store: str | JobStateRepository, console: Console) -> None:
@@ -93,7 +88,7 @@ class JobPages:
         """Return the views by their addresses."""
         return {"/jobs": self.show_jobs, "/jobs/job": self.show_job}
 
-    def list_actions(self, renderer: Renderer) -> Mapping[str, tuple[Action, bool]]:
+    def list_actions(self) -> Mapping[str, tuple[Action, bool]]:
         """Return none, because nothing can be done to jobs."""
         return {}
 

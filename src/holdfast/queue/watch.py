@@ -10,7 +10,7 @@ core, however many messages the queue has and however many people look at it.
 
 import logging
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,6 +34,7 @@ from holdfast.queue.info import (
 from holdfast.queue.manager import QueueManager
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Any)  # it has `close`
 
 MAX_SHARE = 0.02  # of a core
 MINUTES = 60
@@ -41,7 +42,6 @@ MAX_LEASES = 100
 QUIET_SECONDS = 30.0  # workers mark themselves as seen every ten seconds
 _MIN_SECONDS = 1.0  # between two reads
 _MAX_LIVE_SECONDS = 2.0  # a page of leases is read fast, and is useless if it is old
-_SAMPLE_SECONDS = 15.0
 _AT_RISK = 1 / 3  # of the lease: the keeper renews well before
 _MINUTES_OF_RATE = 5
 _log = logging.getLogger("holdfast")
@@ -96,6 +96,31 @@ class Reading(Generic[T]):
         with self._condition:
             self._value, self._is_reading, self._due_at = value, False, ended_at + pause
             self._condition.notify_all()
+
+
+class LazyStore(Generic[S]):
+    """A queue or store that is opened with the first read, and again until that succeeds.
+
+    So it may be created after the console was started. Safe for threads.
+    """
+
+    def __init__(self, open_store: Callable[[], S]) -> None:
+        self._open, self._lock = open_store, Lock()
+        self.opened: S | None = None
+
+    def get(self) -> S:
+        """Return the open store. Raises HoldfastError if it cannot be opened."""
+        with self._lock:
+            if self.opened is None:
+                self.opened = self._open()
+            return self.opened
+
+    def close(self) -> None:
+        """Close the store. Reads that come later open it again."""
+        with self._lock:
+            store, self.opened = self.opened, None
+        if store is not None:
+            store.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,42 +215,85 @@ def judge_activity(live: LiveLeases | None) -> Activity:
     return Activity.NO_WORKER
 
 
-class QueueWatch:
-    """One queue as the console shows it.
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue as it is shown now. `slug` names it in the addresses of the console."""
 
-    The queue is opened with the first read, and again until that succeeds, so a queue may be
-    created after the console was started.
-    """
+    slug: str
+    name: str
+    counts: QueueCounts | None
+    live: LiveLeases | None
+
+    @property
+    def problem(self) -> str:
+        """Why the queue cannot be read, or an empty text."""
+        return (self.counts.problem if self.counts else "") or (
+            self.live.problem if self.live else ""
+        )
+
+    @property
+    def activity(self) -> Activity:
+        """Whether workers work on the queue."""
+        return judge_activity(self.live)
+
+    @property
+    def failed(self) -> int | None:
+        """The number of dead letters, or None if it is not known yet."""
+        return self.counts.stats.failed if self.counts and self.counts.stats else None
+
+    @property
+    def workers(self) -> list[QueueWorker]:
+        """The workers, those that poll first, in an order that a poll does not change."""
+        live = self.live
+        if live is None:
+            return []
+        return sorted(
+            live.workers or (),
+            key=lambda worker: (not is_polling(worker, live.at), worker.worker_id),
+        )
+
+    def count_held(self, worker_id: str = "") -> tuple[int, int]:
+        """Return how many leases, of a worker or of all, are held, and how many ended."""
+        if self.live is None:
+            return 0, 0
+        holders = [message.holder for message in self.live.leases or () if message.holder]
+        ended = [
+            judge_lease(holder, self.live.at) is LeaseHealth.EXPIRED
+            for holder in holders
+            if worker_id in ("", holder.worker_id)
+        ]
+        return len(ended) - sum(ended), sum(ended)
+
+
+class QueueWatch:
+    """One queue that people look at, in the console or in a live view."""
 
     def __init__(
         self,
         name: str,
         open_queue: Callable[[], QueueManager[Any]],
         clock: Clock = SYSTEM_CLOCK,
+        slug: str = "",
     ) -> None:
-        self.name = name
-        self.clock = clock
-        self._open = open_queue
-        self._lock = Lock()
-        self._queue: QueueManager[Any] | None = None
+        self.name, self.slug, self.clock = name, slug, clock
+        self._queue = LazyStore(open_queue)
+        self.get_queue = self._queue.get
         self.counts: Reading[QueueCounts] = Reading(self._read_counts, clock)
         self.live: Reading[LiveLeases] = Reading(
             self._read_live, clock, max_seconds=_MAX_LIVE_SECONDS
         )
-        self._depths: deque[tuple[datetime, int]] = deque(
-            maxlen=int(MINUTES * 60 / _SAMPLE_SECONDS)
-        )
 
-    def get_queue(self) -> QueueManager[Any]:
-        """Return the open queue. Raises HoldfastError if it cannot be opened."""
-        with self._lock:
-            if self._queue is None:
-                self._queue = self._open()
-            return self._queue
+    def view(self, wait_seconds: float) -> QueueView:
+        """Return what is known, after a wait for what is being read."""
+        late_at = self.clock.monotonic() + wait_seconds
+        self.counts.get()
+        live = self.live.get(wait_seconds)
+        counts = self.counts.get(late_at - self.clock.monotonic())
+        return QueueView(self.slug, self.name, counts, live)
 
     def can(self, *capabilities: str) -> bool:
         """Return whether the queue is open and has these capabilities."""
-        queue = self._queue
+        queue = self._queue.opened
         return queue is not None and queue.capabilities.issuperset(capabilities)
 
     def expire(self) -> None:
@@ -233,17 +301,9 @@ class QueueWatch:
         self.counts.expire()
         self.live.expire()
 
-    @property
-    def depths(self) -> Sequence[tuple[datetime, int]]:
-        """How many messages were not finished, since this watch began or in the last hour."""
-        return list(self._depths)
-
     def close(self) -> None:
         """Close the queue. Reads that come later open it again."""
-        with self._lock:
-            queue, self._queue = self._queue, None
-        if queue is not None:
-            queue.close()
+        self._queue.close()
 
     def _now(self) -> datetime:
         return to_utc(self.clock.time())
@@ -256,14 +316,7 @@ class QueueWatch:
             completed = queue.count_completed(MINUTES) if can_count else None
         except (HoldfastError, OSError) as error:
             return QueueCounts(self._now(), problem=str(error))
-        counts = QueueCounts(self._now(), stats, completed)
-        self._note_depth(counts.at, stats.ready + stats.delayed + stats.leased)
-        return counts
-
-    def _note_depth(self, at: datetime, depth: int) -> None:
-        last = self._depths[-1][0] if self._depths else None
-        if last is None or (at - last).total_seconds() >= _SAMPLE_SECONDS:
-            self._depths.append((at, depth))
+        return QueueCounts(self._now(), stats, completed)
 
     def _read_live(self) -> LiveLeases:
         try:
@@ -303,18 +356,10 @@ def simplify_reason(reason: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ReasonKind:
-    """Dead letters whose reasons are alike: the reason without its variable parts."""
-
-    text: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class ReasonKinds:
-    """The kinds of reasons, the most frequent first, of the dead letters that were read."""
+    """Reasons without their variable parts, the most frequent first, and their counts."""
 
-    kinds: tuple[ReasonKind, ...]
+    kinds: Sequence[tuple[str, int]]
     scanned: int
     is_complete: bool
 
@@ -329,8 +374,7 @@ def group_reasons(queue: QueueManager[Any], max_kinds: int = 12) -> ReasonKinds:
         scanned, after = scanned + len(page.messages), page.after
         if after is None:
             break
-    kinds = tuple(ReasonKind(*pair) for pair in counts.most_common(max_kinds))
-    return ReasonKinds(kinds, scanned, after is None)
+    return ReasonKinds(counts.most_common(max_kinds), scanned, after is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,24 +462,21 @@ def _search(
     return chosen, True
 
 
-def iterate_dead(queue: QueueManager[Any], wanted: DeadFilter) -> Iterator[list[MessageInfo]]:
+def iterate_dead(
+    queue: QueueManager[Any], wanted: DeadFilter
+) -> Iterator[Sequence[MessageInfo]]:
     """Yield the dead letters that were chosen, in batches that may be removed meanwhile."""
-    if wanted.field:
-        messages, _ = _search(queue, wanted, _MAX_SEARCHED, lambda: False)
-        for start in range(0, len(messages), _BATCH):
-            yield messages[start : start + _BATCH]
-        return
     if "peek" not in queue.capabilities:
         # Reading hides its dead letters and finds them in no order, so all are read once.
-        if messages := list(filter(wanted.matches, queue.dead_letters(_MAX_SEARCHED))):
-            yield messages
+        yield list(filter(wanted.matches, queue.dead_letters(_MAX_SEARCHED)))
         return
-    page: MessagePage | None = queue.browse(MessageState.FAILED, limit=_BATCH)
+    limit = _MAX_SEARCHED if wanted.field else _BATCH  # a search has no pages
+    page: DeadPage | None = read_dead_page(queue, wanted, limit=limit)
     while page is not None:
         # Read before this batch is removed, because the next one follows its last message.
         following = None
         if page.after is not None:
-            following = queue.browse(MessageState.FAILED, after=page.after, limit=_BATCH)
-        if batch := list(filter(wanted.matches, page.messages)):
-            yield batch
+            following = read_dead_page(queue, wanted, after=page.after, limit=limit)
+        for start in range(0, len(page.messages), _BATCH):
+            yield page.messages[start : start + _BATCH]
         page = following

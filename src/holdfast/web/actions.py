@@ -4,25 +4,32 @@ Dead letters are changed in a thread, and a page reports how far it is.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock, Thread
 from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from holdfast.errors import HoldfastError
 from holdfast.lease.clock import to_utc
 from holdfast.queue.info import MessageInfo
-from holdfast.queue.watch import DeadFilter, iterate_dead
-from holdfast.web.console import Console, WatchedQueue
+from holdfast.queue.watch import QueueWatch, iterate_dead
+from holdfast.web.console import Console
 from holdfast.web.guard import format_cookie
-from holdfast.web.rendering import Endpoint, Page, Renderer, parse_number
+from holdfast.web.rendering import (
+    Action,
+    Endpoint,
+    Form,
+    Page,
+    Renderer,
+    parse_number,
+    redirect,
+)
 from holdfast.web.views import QueuePages, parse_choices, parse_filter
 
 MAX_FORM_BYTES = 1024 * 1024
@@ -30,10 +37,6 @@ FORM_TIMEOUT_SECONDS = 30.0
 MAX_KEPT = 100  # operations
 _PAST_VERBS = {"redrive": "redriven", "drop": "dropped"}
 _FAILED_LOGIN_SECONDS = 1.0
-
-
-Form = QueryParams  # a form is written as the query of an address is
-Action = Callable[[Request, Form], Response]
 
 
 async def read_form(request: Request) -> Form:
@@ -62,7 +65,7 @@ class Operation:
 
     number: int
     verb: str  # redrive | drop
-    queue: WatchedQueue
+    queue: QueueWatch
     author: str
     started: datetime
     total: int | None  # None if it is unknown how many will be chosen
@@ -76,10 +79,10 @@ class Operation:
         """The verb in the past tense."""
         return _PAST_VERBS[self.verb]
 
-    def run(self, batches: Iterable[list[MessageInfo]]) -> None:
+    def run(self, batches: Iterable[Sequence[MessageInfo]]) -> None:
         """Apply the verb to all batches."""
         try:
-            queue = self.queue.watch.get_queue()
+            queue = self.queue.get_queue()
             apply = queue.redrive_many if self.verb == "redrive" else queue.drop_many
             for batch in batches:
                 self.done += apply(batch)
@@ -91,7 +94,7 @@ class Operation:
             raise
         finally:
             self.is_done = True
-            self.queue.watch.expire()
+            self.queue.expire()
 
 
 class Actions:
@@ -115,17 +118,15 @@ class Actions:
         if not sessions.is_token(form.get("token", "")):
             await asyncio.sleep(_FAILED_LOGIN_SECONDS)  # so that tokens cannot be guessed fast
             return self._renderer.render(request, _make_login(403))
-        session = sessions.create(form.get("author", ""))
-        response = RedirectResponse(f"{request.scope.get('root_path', '')}/", 303)
-        cookie = format_cookie(request.scope, sessions.to_cookie(session))
+        response = redirect(request, "/")
+        cookie = format_cookie(request.scope, sessions.to_cookie(form.get("author", "")))
         response.headers.append("Set-Cookie", cookie)
         return response
 
     # -- dead letters
 
     def make_endpoint(self, action: Action, *, changes: bool = True) -> Endpoint:
-        """Return an endpoint that runs an action if its form is ours and, if it changes
-        anything, actions are allowed."""
+        """Return an endpoint that runs an action. One that changes anything must be allowed."""
 
         async def endpoint(request: Request) -> Response:
             if changes and not self._console.allow_actions:
@@ -133,16 +134,14 @@ class Actions:
                     403, "This console is read-only. Start it with --allow-actions."
                 )
             form = await read_form(request)
-            session = self._console.get_session(request)
-            if not self._console.sessions.is_form_token(session, form.get("form_token", "")):
-                raise HTTPException(
-                    403, "The form is old, or from another site. Go back, reload and try again."
-                )
-            return await run_in_threadpool(action, request, form)
+            result = await run_in_threadpool(action, request, form)
+            return (
+                self._renderer.render(request, result) if isinstance(result, Page) else result
+            )
 
         return endpoint
 
-    def change_dead_letters(self, request: Request, form: Form) -> Response:
+    def change_dead_letters(self, request: Request, form: Form) -> Response | Page:
         """Redrive or drop the chosen dead letters, or all that the filter chooses."""
         watched = self._pages.find_queue(request)
         verb, is_all = form.get("verb", ""), form.get("scope") == "all"
@@ -151,14 +150,22 @@ class Actions:
         wanted, choices = parse_filter(form), form.getlist("choice")
         chosen = [] if is_all else parse_choices(choices)
         if not is_all and not chosen:
-            return self._go_back(request, watched, wanted)
+            query = urlencode({"text": wanted.text, "kind": wanted.kind, "field": wanted.field})
+            return redirect(request, f"/queues/{watched.slug}/dead?{query}&chosen=none")
         if verb == "drop" and form.get("confirmed") != "yes":
-            return self._ask(request, watched, wanted, choices, is_all)
+            context = {
+                "count": watched.view(0.0).failed,
+                "filter": wanted,
+                "is_all": is_all,
+                "choices": choices,
+                "queue": watched,
+            }
+            return Page("confirm.html", context)
         total: int | None = len(chosen)
-        batches: Iterable[list[MessageInfo]] = [chosen]
+        batches: Iterable[Sequence[MessageInfo]] = [chosen]
         if is_all:
-            total = watched.count_failed() if wanted.is_empty else None
-            batches = iterate_dead(watched.watch.get_queue(), wanted)
+            total = watched.view(0.0).failed if wanted.is_empty else None
+            batches = iterate_dead(watched.get_queue(), wanted)
         self._console.log_action(
             request,
             f"{verb} dead letters",
@@ -175,11 +182,10 @@ class Actions:
             name="holdfast-web-operation",
             daemon=True,
         ).start()
-        root = request.scope.get("root_path", "")
-        return RedirectResponse(f"{root}/operations/{operation.number}", 303)
+        return redirect(request, f"/operations/{operation.number}")
 
     def _add_operation(
-        self, request: Request, verb: str, watched: WatchedQueue, total: int | None
+        self, request: Request, verb: str, watched: QueueWatch, total: int | None
     ) -> Operation:
         author, started = self._console.get_author(request), to_utc(self._console.clock.time())
         with self._lock:
@@ -190,7 +196,7 @@ class Actions:
         return operation
 
     def _run(
-        self, request: Request, operation: Operation, batches: Iterable[list[MessageInfo]]
+        self, request: Request, operation: Operation, batches: Iterable[Sequence[MessageInfo]]
     ) -> None:
         try:
             operation.run(batches)
@@ -210,28 +216,6 @@ class Actions:
         if operation is None:
             raise HTTPException(404, "This console does not know that action any more.")
         return Page("operation.html", {"operation": operation})
-
-    def _ask(
-        self,
-        request: Request,
-        watched: WatchedQueue,
-        wanted: DeadFilter,
-        choices: list[str],
-        is_all: bool,
-    ) -> Response:
-        context = {
-            "count": watched.count_failed(),
-            "filter": wanted,
-            "is_all": is_all,
-            "choices": choices,
-            "queue": watched,
-        }
-        return self._renderer.render(request, Page("confirm.html", context))
-
-    def _go_back(self, request: Request, watched: WatchedQueue, wanted: DeadFilter) -> Response:
-        query = urlencode({"text": wanted.text, "kind": wanted.kind, "field": wanted.field})
-        root = request.scope.get("root_path", "")
-        return RedirectResponse(f"{root}/queues/{watched.slug}/dead?{query}&chosen=none", 303)
 
 
 def _make_login(status: int) -> Page:

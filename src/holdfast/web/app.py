@@ -2,15 +2,16 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -18,10 +19,10 @@ from holdfast.errors import ConfigError
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.products import find_products, load_part
 from holdfast.queue.manager import QueueManager
-from holdfast.web.actions import Action, Actions
+from holdfast.web.actions import Actions
 from holdfast.web.console import Console
 from holdfast.web.guard import HEADERS, LOOPBACK_HOSTS, Guard, Sessions
-from holdfast.web.rendering import Page, Renderer, Section, View
+from holdfast.web.rendering import Action, Page, ProductPages, Renderer, View, redirect
 from holdfast.web.views import QueuePages
 
 if TYPE_CHECKING:
@@ -29,19 +30,6 @@ if TYPE_CHECKING:
     from holdfast.exports.ports import JobStateRepository
 
 _STATIC = Path(__file__).parent / "static"
-
-
-class ProductPages(Section, Protocol):
-    """The pages of one store, which a product adds to the console."""
-
-    def list_views(self) -> Mapping[str, View]:
-        """Return the views by their addresses. The first is the start."""
-
-    def list_actions(self, renderer: Renderer) -> Mapping[str, tuple[Action, bool]]:
-        """Return the actions by their addresses, and whether each changes anything."""
-
-    def close(self) -> None:
-        """Close the store."""
 
 
 def web_app(
@@ -79,7 +67,6 @@ def web_app(
 
     @asynccontextmanager
     async def close_at_end(app: Starlette) -> AsyncIterator[None]:
-        console.start()
         yield
         console.close()
         for pages in products:
@@ -130,10 +117,12 @@ def _make_routes(
         more += [show(path, view) for path, view in product.list_views().items()]
         more += [
             act(path, action, changes=changes)
-            for path, (action, changes) in product.list_actions(renderer).items()
+            for path, (action, changes) in product.list_actions().items()
         ]
     has_queues = bool(console.queues) or not more
-    home = show("/", pages.show_queues) if has_queues else _redirect("/", more[0].path)
+    home = show("/", pages.show_queues)
+    if not has_queues:
+        home = Route("/", partial(redirect, path=more[0].path), methods=["GET"])
     return [
         *more,
         home,
@@ -147,13 +136,6 @@ def _make_routes(
         Route("/login", actions.log_in, methods=["POST"]),
         Mount("/static", StaticFiles(directory=_STATIC), name="static"),
     ]
-
-
-def _redirect(path: str, target: str) -> Route:
-    async def redirect(request: Request) -> Response:
-        return RedirectResponse(f"{request.scope.get('root_path', '')}{target}")
-
-    return Route(path, redirect, methods=["GET"])
 
 
 def _make_error_handler(renderer: Renderer) -> Any:

@@ -2,17 +2,15 @@
 
 a host that is not ours   400    a page of another site must not reach a console on loopback
 a POST of another origin  403
-no session                303 to the login if there is a token, otherwise a new session
+no session                303 to the login, if there is a token
 
-Sessions and form tokens are signed texts, so the console keeps nothing about viewers.
+A session is a signed text in a cookie, so the console keeps nothing about viewers.
 """
 
 import hmac
 import json
-import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection
-from dataclasses import dataclass
 from hashlib import sha256
 from urllib.parse import urlsplit
 
@@ -28,7 +26,7 @@ COOKIE = "holdfast_console"
 MAX_AGE_SECONDS = 12 * 3600
 MIN_TOKEN_LENGTH = 16
 _MAX_AUTHOR_LENGTH = 64
-SESSION = "holdfast.session"  # its key in a scope; an application has a session of its own
+AUTHOR = "holdfast.author"  # the key of the session in a scope
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _OPEN_PATHS = ("/login", "/static/")  # without a session
 HEADERS = {
@@ -45,19 +43,10 @@ HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
-    """A browser: its random id, and the name that its user gave when logging in."""
-
-    id: str
-    author: str = ""
-
-
 class Sessions:
-    """Makes and checks the cookies and the form tokens of a console.
+    """Makes and checks the cookies of a console with a token. They outlive a restart.
 
-    With a token, only a browser that sent it gets a session, and sessions outlive a restart.
-    Without one, every browser that may connect gets a session.
+    A session is the name that a user gave when logging in.
     """
 
     def __init__(self, token: str | None, clock: Clock) -> None:
@@ -68,7 +57,7 @@ class Sessions:
             )
         self._token = token
         self._clock = clock
-        self._key = sha256(token.encode()).digest() if token else secrets.token_bytes(32)
+        self._key = sha256((token or "").encode()).digest()
 
     @property
     def needs_login(self) -> bool:
@@ -80,41 +69,28 @@ class Sessions:
         expected = self._token or ""
         return hmac.compare_digest(given.encode(), expected.encode()) and bool(expected)
 
-    def create(self, author: str = "") -> Session:
-        """Return a new session."""
-        return Session(secrets.token_urlsafe(16), author.strip()[:_MAX_AUTHOR_LENGTH])
-
-    def to_cookie(self, session: Session) -> str:
-        """Return the value of the cookie that proves this session."""
-        facts = [session.id, session.author, int(self._clock.time())]
+    def to_cookie(self, author: str) -> str:
+        """Return the value of the cookie that proves the session of a user."""
+        facts = [author.strip()[:_MAX_AUTHOR_LENGTH], int(self._clock.time())]
         content = urlsafe_b64encode(json.dumps(facts).encode()).decode()
-        return f"{content}.{self._sign('cookie', content)}"
+        return f"{content}.{self._sign(content)}"
 
-    def from_cookie(self, cookie: str | None) -> Session | None:
-        """Return the session of a cookie; None for one that is missing, old or forged."""
+    def from_cookie(self, cookie: str | None) -> str | None:
+        """Return the author of a cookie; None for one that is missing, old or forged.
+
+        Without a token each browser that may connect has a session, without a name.
+        """
+        if not self.needs_login:
+            return ""
         content, _, signature = (cookie or "").partition(".")
-        if not content or not self._is_signed(signature, "cookie", content):
+        if not hmac.compare_digest(self._sign(content).encode(), signature.encode()):
             return None
-        session_id, author, issued_at = json.loads(urlsafe_b64decode(content))
-        if not 0 <= self._clock.time() - issued_at < MAX_AGE_SECONDS:
-            return None
-        return Session(session_id, author)
+        author, issued_at = json.loads(urlsafe_b64decode(content))
+        is_current = 0 <= self._clock.time() - issued_at < MAX_AGE_SECONDS
+        return str(author) if is_current else None
 
-    def make_form_token(self, session: Session) -> str:
-        """Return a token for a form. It differs each time, so compression reveals nothing."""
-        nonce = secrets.token_urlsafe(12)
-        return f"{nonce}.{self._sign('form', session.id, nonce)}"
-
-    def is_form_token(self, session: Session, token: str) -> bool:
-        """Return whether a form of this session has this token."""
-        nonce, _, signature = token.partition(".")
-        return self._is_signed(signature, "form", session.id, nonce)
-
-    def _sign(self, *parts: str) -> str:
-        return hmac.new(self._key, json.dumps(parts).encode(), sha256).hexdigest()
-
-    def _is_signed(self, signature: str, *parts: str) -> bool:
-        return hmac.compare_digest(self._sign(*parts).encode(), signature.encode())
+    def _sign(self, content: str) -> str:
+        return hmac.new(self._key, content.encode(), sha256).hexdigest()
 
 
 class Guard:
@@ -125,26 +101,22 @@ class Guard:
         self._hosts = {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             headers = Headers(scope=scope)
-            session = self._find_session(scope, headers)
-            is_new = session is None and not self._sessions.needs_login
-            if is_new:
-                session = self._sessions.create()
-            scope[SESSION] = session
-            guarded_send = _HeaderSender(send, scope, self._sessions if is_new else None)
-            response = self._refuse(scope, headers, session)
-            await (response or self._app)(scope, receive, guarded_send)
+            cookies = cookie_parser(headers.get("cookie", ""))
+            author = self._sessions.from_cookie(cookies.get(_get_cookie_name(scope)))
+            scope[AUTHOR] = author
+            response = self._refuse(scope, headers, author)
+            await (response or self._app)(scope, receive, send_with_headers)
 
-    def _find_session(self, scope: Scope, headers: Headers) -> Session | None:
-        cookies = cookie_parser(headers.get("cookie", ""))
-        return self._sessions.from_cookie(cookies.get(_get_cookie_name(scope)))
-
-    def _refuse(
-        self, scope: Scope, headers: Headers, session: Session | None
-    ) -> Response | None:
+    def _refuse(self, scope: Scope, headers: Headers, author: str | None) -> Response | None:
         """Return the response to a request that must not pass, or None."""
         host = headers.get("host", "")
         if _strip_port(host) not in self._hosts:
@@ -157,26 +129,9 @@ class Guard:
             return PlainTextResponse("The form is that of another site.\n", 403)
         root = scope.get("root_path", "")
         path = scope["path"].removeprefix(root)
-        if session is None and not path.startswith(_OPEN_PATHS):
+        if author is None and not path.startswith(_OPEN_PATHS):
             return RedirectResponse(f"{root}/login", 303)
         return None
-
-
-class _HeaderSender:
-    """Sends a response with the headers of the guard, and with the cookie of a new session."""
-
-    def __init__(self, send: Send, scope: Scope, sessions: Sessions | None) -> None:
-        self._send, self._scope, self._sessions = send, scope, sessions
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers[name] = value
-            if self._sessions is not None:
-                cookie = self._sessions.to_cookie(self._scope[SESSION])
-                headers.append("Set-Cookie", format_cookie(self._scope, cookie))
-        await self._send(message)
 
 
 def _get_cookie_name(scope: Scope) -> str:

@@ -1,13 +1,14 @@
 """Render pages, and send their live parts again while a person looks.
 
 Everything that a template prints is escaped, whatever a message holds. A browser asks for the
-live part of a page as a stream of server-sent events, or once with `?part`.
+live part of a page with `?part`, every two seconds.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+import json
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -16,12 +17,12 @@ from jinja2.bccache import Bucket
 from jinja2.runtime import Macro
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from holdfast.lease.clock import to_utc
+from holdfast.listing import Moment
 from holdfast.text import (
     format_bytes,
     format_count,
@@ -30,13 +31,6 @@ from holdfast.text import (
 )
 from holdfast.version import read_version
 from holdfast.web.console import Console
-from holdfast.web.guard import SESSION
-
-CHART_WIDTH, CHART_HEIGHT = 240, 40
-SECONDS = 1.0  # between two updates of a page
-MAX_STREAMS = 64  # more viewers than this poll
-_KEEP_ALIVE_SECONDS = 15.0
-_FIRST_PAUSE_SECONDS = 0.1  # what was being counted for the first view follows soon
 
 
 class CompiledTemplates(BytecodeCache):
@@ -70,8 +64,12 @@ View = Callable[[Request], Page]
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-class Section(Protocol):
-    """The pages of a product: how the navigation shows them, and what they are made of."""
+Form = QueryParams  # a form is written as the query of an address is
+Action = Callable[[Request, Form], Response | Page]
+
+
+class ProductPages(Protocol):
+    """The pages of one store, which a product adds to the console."""
 
     section: str
     """The first word of their addresses."""
@@ -79,42 +77,35 @@ class Section(Protocol):
     package: str
     """The package with the folder `templates`."""
     parts: str
-    """The template with their macros."""
+    """The template with their macros, if they have any."""
     names: Mapping[str, Any]
     """What the templates may call."""
 
+    def list_views(self) -> Mapping[str, View]:
+        """Return the views by their addresses. The first is the start."""
 
-def wants_stream(request: Request) -> bool:
-    """Return whether a browser asks for the changes of a page as server-sent events."""
-    return "text/event-stream" in request.headers.get("accept", "")
+    def list_actions(self) -> Mapping[str, tuple[Action, bool]]:
+        """Return the actions by their addresses, and whether each changes anything."""
+
+    def close(self) -> None:
+        """Close the store."""
+
+
+def redirect(request: Request, path: str) -> Response:
+    """Return a response that leads to a path of the console, wherever it is mounted."""
+    return RedirectResponse(f"{request.scope.get('root_path', '')}{path}", 303)
 
 
 def wants_part(request: Request) -> bool:
-    """Return whether only the live part of a page is asked for, once or as a stream."""
-    return wants_stream(request) or "part" in request.query_params
-
-
-class _CountedStream(StreamingResponse):
-    """A stream that is counted from its creation, so that many at once are not too many."""
-
-    def __init__(self, parts: AsyncIterator[str], streams: "set[_CountedStream]") -> None:
-        super().__init__(parts, media_type="text/event-stream")
-        self._open_streams = streams
-        streams.add(self)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._open_streams.discard(self)
+    """Return whether only the live part of a page is asked for."""
+    return "part" in request.query_params
 
 
 class Renderer:
     """Renders pages, and the parts of them that change."""
 
-    def __init__(self, console: Console, sections: Sequence[Section] = ()) -> None:
+    def __init__(self, console: Console, sections: Sequence[ProductPages] = ()) -> None:
         self._console = console
-        self._streams: set[_CountedStream] = set()
         packages = ["holdfast.web", *(section.package for section in sections)]
         self.env = Environment(
             loader=ChoiceLoader([PackageLoader(package) for package in packages]),
@@ -130,18 +121,19 @@ class Renderer:
             "clean": _clean,
             "clean_lines": _clean_lines,
             "duration": _coarse,
+            "json": partial(json.dumps, indent=2, ensure_ascii=False),
             "moment": to_utc,
             "number": _format_number,
             "param": quote_value,
             "place": _get_place,
             "short": _get_short_name,
             "since": self._format_since,
+            "time": self._format_moment,
             "timestamp": datetime.timestamp,
             "until": self._format_until,
         }
         self.env.globals |= {
             "allow_actions": console.allow_actions,
-            "chart": make_chart,
             "format_count": format_count,
             "has_queues": bool(console.queues) or not sections,
             "needs_login": console.sessions.needs_login,
@@ -152,7 +144,7 @@ class Renderer:
         for section in sections:
             self.env.globals |= section.names
         # As globals, because a block that is rendered alone does not import macros.
-        for parts in ("parts.html", *(section.parts for section in sections)):
+        for parts in ("parts.html", *(section.parts for section in sections if section.parts)):
             names = vars(self.env.get_template(parts).module)
             self.env.globals |= {n: v for n, v in names.items() if isinstance(v, Macro)}
         for name in self.env.list_templates():
@@ -170,41 +162,20 @@ class Renderer:
         return "".join(template.blocks["live"](context))
 
     def make_endpoint(self, view: View) -> Endpoint:
-        """Return an endpoint that answers with the page, its live part, or a stream of it."""
+        """Return an endpoint that answers with the page, or with its live part."""
 
         async def endpoint(request: Request) -> Response:
-            page = await run_in_threadpool(view, request)  # a 404 comes before a stream begins
-            if wants_stream(request):
-                if len(self._streams) >= MAX_STREAMS:
-                    return PlainTextResponse("too many viewers at once\n", 503)
-                return _CountedStream(self._send(request, view), self._streams)
+            page = await run_in_threadpool(view, request)
             if wants_part(request):
                 return HTMLResponse(self.render_live(request, page))
             return self.render(request, page)
 
         return endpoint
 
-    async def _send(self, request: Request, view: View) -> AsyncIterator[str]:
-        last, quiet_seconds, pause_seconds = "", 0.0, _FIRST_PAUSE_SECONDS
-        while not (self._console.is_closing or await request.is_disconnected()):
-            try:
-                part = await run_in_threadpool(lambda: self.render_live(request, view(request)))
-            except HTTPException:  # what the page showed is gone
-                return
-            if part != last or quiet_seconds >= _KEEP_ALIVE_SECONDS:
-                yield format_event(part)
-                last, quiet_seconds = part, 0.0
-            await asyncio.sleep(pause_seconds)
-            quiet_seconds += pause_seconds
-            pause_seconds = min(2 * pause_seconds, SECONDS)
-
     def _make_context(self, request: Request, page: Page) -> dict[str, Any]:
-        console = self._console
-        session = request.scope.get(SESSION)
         return {
             "base": request.scope.get("root_path", ""),
-            "form_token": console.sessions.make_form_token(session) if session else "",
-            "now": to_utc(console.clock.time()),
+            "now": self._now(),
             "path": request.url.path,
             "section": _find_section(request),
             **page.context,
@@ -213,17 +184,23 @@ class Renderer:
     def _now(self) -> datetime:
         return to_utc(self._console.clock.time())
 
-    def _format_ago(self, moment: datetime) -> Markup:
-        text = f"{self._format_since(moment)} ago"
-        return _TIME.format(moment.isoformat(), "ago", moment.timestamp(), text)
+    def _format_ago(self, at: datetime) -> Markup:
+        return self._format_moment(Moment(at))
 
-    def _format_since(self, moment: datetime) -> str:
-        return _coarse(max(0.0, (self._now() - moment).total_seconds()))
+    def _format_until(self, at: datetime) -> Markup:
+        return self._format_moment(Moment(at, "until"))
 
-    def _format_until(self, moment: datetime) -> Markup:
-        left = (moment - self._now()).total_seconds()
-        text = _coarse(left) if left > 0 else f"{_coarse(-left)} ago"
-        return _TIME.format(moment.isoformat(), "until", moment.timestamp(), text)
+    def _format_since(self, at: datetime) -> str:
+        return _coarse(max(0.0, (self._now() - at).total_seconds()))
+
+    def _format_moment(self, moment: Moment) -> Markup:
+        """Return a time that the script of the page keeps current."""
+        at, style = moment.at, "until" if moment.style == "left" else moment.style
+        left = (at - self._now()).total_seconds()
+        text = _coarse(left) if style == "until" and left > 0 else self._format_since(at)
+        if style == "ago" or (style == "until" and left <= 0):
+            text = f"{text} ago"
+        return _TIME.format(at.isoformat(), style, at.timestamp(), text)
 
 
 _TIME = Markup('<time datetime="{}" data-{}="{}">{}</time>')
@@ -274,52 +251,7 @@ def quote_value(text: object) -> str:
     return quote(str(text), safe="")
 
 
-def format_event(text: str) -> str:
-    """Return an event of the stream. A line break in the text begins a new line of data."""
-    return "".join(f"data: {line}\n" for line in text.splitlines()) + "\n"
-
-
 def _find_section(request: Request) -> str:
     """Return the part of the navigation that a page belongs to: the first word of its path."""
     word = request.scope["path"].removeprefix(request.scope.get("root_path", "")).split("/")[1]
     return "queues" if word in ("", "operations") else word
-
-
-# -- charts
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """The bars and the line of a small chart, in the units of its drawing."""
-
-    bars: Sequence[tuple[float, float, float]]  # x, y, height
-    line: str
-    area: str  # below the line
-    most: int
-    deepest: int
-
-
-def make_chart(
-    completed: Sequence[int] | None, depths: Sequence[tuple[datetime, int]], now: datetime
-) -> Chart:
-    """Return a chart of the last hour: completions as bars, the depth as a line."""
-    counts = completed or ()
-    most = max(counts, default=0)
-    step = CHART_WIDTH / max(1, len(counts))
-    bars = [
-        (round(step * number, 1), round(CHART_HEIGHT - height, 1), round(height, 1))
-        for number, count in enumerate(counts)
-        if count and (height := max(1.0, count / most * (CHART_HEIGHT - 2)))
-    ]
-    deepest = max((depth for _, depth in depths), default=0)
-    points = []
-    for at, depth in depths:
-        x = CHART_WIDTH * (1 - (now - at).total_seconds() / 3600)
-        if x >= 0:
-            y = CHART_HEIGHT - 1 - depth / max(1, deepest) * (CHART_HEIGHT - 4)
-            points.append(f"{min(x, CHART_WIDTH):.1f},{y:.1f}")
-    if len(points) < 2:
-        return Chart(bars, "", "", most, deepest)
-    first, last = points[0].partition(",")[0], points[-1].partition(",")[0]
-    area = [f"{first},{CHART_HEIGHT}", *points, f"{last},{CHART_HEIGHT}"]
-    return Chart(bars, " ".join(points), " ".join(area), most, deepest)

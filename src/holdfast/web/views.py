@@ -1,10 +1,7 @@
 """The pages that show queues. Each view reads what its page needs, and changes nothing."""
 
-import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
@@ -13,24 +10,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from holdfast.errors import HoldfastError
-from holdfast.queue.info import MessageInfo, MessagePage, MessageState, QueueWorker
+from holdfast.queue.columns import LEASE_FIELDS, get_body, select_message_fields
+from holdfast.queue.info import MessageInfo, MessagePage, MessageState
 from holdfast.queue.watch import (
-    MINUTES,
-    Activity,
     DeadFilter,
     DeadPage,
-    LeaseHealth,
-    LiveLeases,
-    QueueCounts,
+    QueueWatch,
     Reading,
     ReasonKinds,
     group_reasons,
     is_polling,
-    judge_activity,
-    judge_lease,
     read_dead_page,
 )
-from holdfast.web.console import Console, WatchedQueue
+from holdfast.web.console import Console
 from holdfast.web.rendering import Page, parse_number, wants_part
 
 T = TypeVar("T")
@@ -39,66 +31,7 @@ NONE: list[MessageInfo] = []
 FIRST_WAIT_SECONDS = 0.2  # for counts that are being read: a page must come at once
 SEARCH_SECONDS = 1.5
 PAGE_ROWS = 50
-MAX_BODY_CHARACTERS = 64 * 1024
 _KINDS_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class QueueOverview:
-    """A queue as pages show it now."""
-
-    slug: str
-    name: str
-    counts: QueueCounts | None
-    live: LiveLeases | None
-    activity: Activity
-    depths: Any
-
-    @property
-    def problem(self) -> str:
-        """Why the queue cannot be read, or an empty text."""
-        return (self.counts.problem if self.counts else "") or (
-            self.live.problem if self.live else ""
-        )
-
-    @property
-    def workers(self) -> list[QueueWorker]:
-        """The workers, those that poll first, in an order that a poll does not change."""
-        live = self.live
-        if live is None:
-            return []
-        return sorted(
-            live.workers or (),
-            key=lambda worker: (not is_polling(worker, live.at), worker.worker_id),
-        )
-
-    @property
-    def depths_since(self) -> datetime | None:
-        """When the line of the depth begins, or None if it covers the whole hour.
-
-        No queue keeps how deep it was, so the line begins with the console.
-        """
-        if not self.depths or self.counts is None:
-            return None
-        first: datetime = self.depths[0][0]
-        is_whole = self.counts.at - first > timedelta(minutes=MINUTES - 1)
-        return None if is_whole else first
-
-    def count_held(self, worker_id: str) -> tuple[int, int]:
-        """Return how many leases of a worker are held, and how many ended."""
-        if self.live is None:
-            return 0, 0
-        holders = [message.holder for message in self.live.leases or () if message.holder]
-        ended = [
-            judge_lease(holder, self.live.at) is LeaseHealth.EXPIRED
-            for holder in holders
-            if worker_id in ("", holder.worker_id)
-        ]
-        return len(ended) - sum(ended), sum(ended)
-
-    def count_ended(self) -> int:
-        """Return how many of the leases that are shown ended and wait for a worker."""
-        return self.count_held("")[1]
 
 
 class QueuePages:
@@ -115,38 +48,21 @@ class QueuePages:
 
     def show_queues(self, request: Request) -> Page:
         """Show all queues with their counts."""
-        self._console.start()
-        queues = self._view_all(list(self._console.queues.values()))
-        return Page("queues.html", {"queues": queues})
+        clock, queues = self._console.clock, self._console.queues.values()
+        late_at = clock.monotonic() + FIRST_WAIT_SECONDS
+        for queue in queues:  # begin all reads, then wait for them together
+            queue.live.get()
+            queue.counts.get()
+        views = [queue.view(late_at - clock.monotonic()) for queue in queues]
+        return Page("queues.html", {"queues": views})
 
     def show_queue(self, request: Request) -> Page:
         """Show a queue with its leases and its workers."""
-        self._console.start()
-        view = self._view(self.find_queue(request))
-        context = {"queue": view, "judge_lease": judge_lease, "is_polling": is_polling}
+        view = self.find_queue(request).view(FIRST_WAIT_SECONDS)
+        context = {"queue": view, "lease_fields": LEASE_FIELDS, "is_polling": is_polling}
         return Page("queue.html", context)
 
-    def _view_all(self, queues: Sequence[WatchedQueue]) -> list[QueueOverview]:
-        """Return the views of queues, after a wait that is the same for one and for many."""
-        clock = self._console.clock
-        late_at = clock.monotonic() + FIRST_WAIT_SECONDS
-        for queue in queues:  # begin all reads, then wait for them together
-            queue.watch.live.get()
-            queue.watch.counts.get()
-        return [self._view(queue, late_at - clock.monotonic()) for queue in queues]
-
-    def _view(
-        self, queue: WatchedQueue, wait_seconds: float = FIRST_WAIT_SECONDS
-    ) -> QueueOverview:
-        watch = queue.watch
-        late_at = self._console.clock.monotonic() + wait_seconds
-        watch.counts.get()
-        live = watch.live.get(wait_seconds)
-        counts = watch.counts.get(late_at - self._console.clock.monotonic())
-        activity = judge_activity(live)
-        return QueueOverview(queue.slug, queue.name, counts, live, activity, watch.depths)
-
-    def find_queue(self, request: Request) -> WatchedQueue:
+    def find_queue(self, request: Request) -> QueueWatch:
         """Return the queue that the address names. Raises 404."""
         queue = self._console.queues.get(request.path_params["slug"])
         if queue is None:
@@ -160,7 +76,7 @@ class QueuePages:
         watched = self.find_queue(request)
         state = _parse_state(request.query_params.get("state", "pending"))
         page, problem = read_or_explain(
-            lambda: watched.watch.get_queue().browse(
+            lambda: watched.get_queue().browse(
                 state, after=request.query_params.get("after"), limit=PAGE_ROWS
             ),
             MessagePage(()),
@@ -168,7 +84,8 @@ class QueuePages:
         return Page(
             "messages.html",
             {
-                "queue": self._view(watched),
+                "queue": watched.view(FIRST_WAIT_SECONDS),
+                "fields": select_message_fields(),
                 "page": page,
                 "problem": problem,
                 "state": state,
@@ -192,15 +109,11 @@ class QueuePages:
         return Page(
             "message.html",
             {
-                "queue": self._view(watched),
-                "bodies": [_format_body(m) if show_body else None for m in messages],
-                "checkpoints": [
-                    None if m.checkpoint is None else _format_json(m.checkpoint)
-                    for m in messages
-                ],
+                "queue": watched.view(FIRST_WAIT_SECONDS),
                 "format_choice": format_choice,
+                "get_body": get_body,
                 "is_live": self._is_live(watched),
-                "judge_lease": judge_lease,
+                "lease_fields": LEASE_FIELDS,
                 "key": key,
                 "message_id": messages[0].id if key and messages else message_id,
                 "messages": messages,
@@ -209,11 +122,9 @@ class QueuePages:
             },
         )
 
-    def _is_live(self, watched: WatchedQueue) -> bool:
+    def _is_live(self, watched: QueueWatch) -> bool:
         """Return whether a message may be read every second. On SQS that hides it."""
-        return read_or_explain(lambda: "find" in watched.watch.get_queue().capabilities, True)[
-            0
-        ]
+        return read_or_explain(lambda: "find" in watched.get_queue().capabilities, True)[0]
 
     # -- dead letters
 
@@ -223,15 +134,16 @@ class QueuePages:
         wanted = parse_filter(request.query_params)
         clock = self._console.clock
         late_at = clock.monotonic() + FIRST_WAIT_SECONDS
-        view = self._view(watched)  # before the kinds, because grouping them slows the count
+        # Before the kinds, because grouping them slows the count.
+        view = watched.view(FIRST_WAIT_SECONDS)
         letters, problem, kinds = DeadPage((), None), "", None
         if not wants_part(request):
             letters, problem = read_or_explain(
                 lambda: self._read_letters(watched, wanted, request), letters
             )
-            if watched.watch.can("peek"):
+            if watched.can("peek"):
                 kinds = self._kinds[watched.slug].get(late_at - clock.monotonic())
-        failed = view.counts.stats.failed if view.counts and view.counts.stats else None
+        failed = view.failed
         if failed is not None:
             # The count may be older than the list, whose messages are not new to its reader.
             failed = max(failed, len(letters.messages))
@@ -240,8 +152,9 @@ class QueuePages:
             "dead.html",
             {
                 "queue": view,
-                "can_group": watched.watch.can("peek"),
+                "can_group": watched.can("peek"),
                 "failed": failed,
+                "fields": select_message_fields(),
                 "filter": wanted,
                 "format_choice": format_choice,
                 "kinds": kinds,
@@ -252,12 +165,12 @@ class QueuePages:
         )
 
     def _read_letters(
-        self, watched: WatchedQueue, wanted: DeadFilter, request: Request
+        self, watched: QueueWatch, wanted: DeadFilter, request: Request
     ) -> DeadPage:
         clock = self._console.clock
         late_at = clock.monotonic() + SEARCH_SECONDS
         return read_dead_page(
-            watched.watch.get_queue(),
+            watched.get_queue(),
             wanted,
             after=request.query_params.get("after"),
             limit=PAGE_ROWS,
@@ -273,8 +186,8 @@ def read_or_explain(read: Callable[[], T], otherwise: T) -> tuple[T, str]:
         return otherwise, str(error)
 
 
-def _find(watched: WatchedQueue, message_id: str, key: str) -> list[MessageInfo]:
-    queue = watched.watch.get_queue()
+def _find(watched: QueueWatch, message_id: str, key: str) -> list[MessageInfo]:
+    queue = watched.get_queue()
     if "find" not in queue.capabilities:
         letters = queue.dead_letters(PAGE_ROWS)
         return [letter for letter in letters if letter.id == message_id]
@@ -284,10 +197,10 @@ def _find(watched: WatchedQueue, message_id: str, key: str) -> list[MessageInfo]
     return [push] if push else []
 
 
-def _read_kinds(queue: WatchedQueue) -> ReasonKinds:
+def _read_kinds(queue: QueueWatch) -> ReasonKinds:
     # The list of the same page shows the problem.
     unknown = ReasonKinds((), 0, True)
-    return read_or_explain(lambda: group_reasons(queue.watch.get_queue()), unknown)[0]
+    return read_or_explain(lambda: group_reasons(queue.get_queue()), unknown)[0]
 
 
 def _parse_state(text: str) -> MessageState:
@@ -339,24 +252,3 @@ def parse_choices(choices: list[str]) -> list[MessageInfo]:
             )
         )
     return messages
-
-
-@dataclass(frozen=True, slots=True)
-class BodyText:
-    """The text of a body, of which a page shows only the beginning if it is long."""
-
-    text: str
-    size: int
-    is_cut: bool
-
-
-def _format_body(message: MessageInfo) -> BodyText:
-    if message.body is None:
-        return BodyText("(the body is not a JSON object)", 0, False)
-    return _format_json(message.body)
-
-
-def _format_json(value: object) -> BodyText:
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    size = len(text.encode("utf-8", "surrogatepass"))
-    return BodyText(text[:MAX_BODY_CHARACTERS], size, len(text) > MAX_BODY_CHARACTERS)

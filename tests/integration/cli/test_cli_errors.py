@@ -165,7 +165,7 @@ def test_a_number_above_the_limit_is_one_line_and_code_2(
         ["work", "enrich", "json:loads", "--drain", "9" * 400],
         ["purge", "enrich", "--older-than", LARGE],
         ["push", "enrich", "{}", "--delay", LARGE],
-        ["status", "enrich", "--watch", "--every", LARGE],
+        ["top", "enrich", "--every", LARGE],
     ],
     ids=lambda words: " ".join(words)[:60],
 )

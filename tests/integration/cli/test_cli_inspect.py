@@ -1,7 +1,6 @@
 """`holdfast status`, `list`, `show`, `explain`: their output for users and scripts."""
 
 import json
-import signal
 import subprocess
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from holdfast import AnyMessage, open_queue
 from holdfast.queue.message import get_lease
-from support.cli.commands import Cli, OnTerminal, clean_env, command, require_one_line, start
+from support.cli.commands import Cli, OnTerminal, clean_env, command, require_one_line
 from support.waiting import wait_until
 
 
@@ -184,20 +183,6 @@ def test_a_reader_that_closes_the_pipe_is_not_an_error(tmp_path: Path) -> None:
     pipeline.stderr.close()
 
 
-def test_watching_runs_until_ctrl_c_which_is_not_a_failure(cli: Cli) -> None:
-    cli("push", "enrich", '{"id": "a"}')
-    watching = start(cli.folder, "status", "enrich", "--watch", "--json", "--every=0.1")
-    try:
-        assert watching.stdout is not None
-        lines = [json.loads(watching.stdout.readline()) for _ in range(3)]
-        assert [line["ready"] for line in lines] == [1, 1, 1]
-        watching.send_signal(signal.SIGINT)
-        assert watching.wait(60) == 0
-    finally:
-        watching.kill()
-        watching.communicate()
-
-
 def test_a_message_that_is_not_json_is_shown_by_its_key(cli: Cli) -> None:
     with open_queue("enrich") as queue:
         queue.push(AnyMessage(id="a"))
@@ -358,10 +343,9 @@ def test_messages_are_found_by_their_errors_in_any_state(cli: Cli, name: str) ->
 def test_the_table_of_a_search_shows_the_states(cli: Cli, name: str) -> None:
     headings, *rows = cli("list", name, "--error", "timeout").out.splitlines()
     assert headings == "id\tstate\tattempts\tabout"
-    assert sorted(rows) == [
-        "dead\tfailed\t1\tTimeout after 30 s",
-        "retried\tpending\t1\tready",
-    ]
+    dead, retried = sorted(rows)
+    assert dead == "dead\tfailed\t1\tTimeout after 30 s"
+    assert retried.startswith("retried\tpending\t1\tready for ")
     assert cli("list", name, "--error=timeout", "--state=failed").out.splitlines() == [
         "id\tattempts\tabout",
         "dead\t1\tTimeout after 30 s",
@@ -399,4 +383,4 @@ def test_a_long_search_shows_a_progress_bar_on_a_terminal(cli: Cli) -> None:
     shown = searching.read()
     assert b'"m3"' in searching.process.communicate(timeout=60)[0]
     assert b"searching" in shown
-    assert b"/12" in shown
+    assert b"12/?" in shown

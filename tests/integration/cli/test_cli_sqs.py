@@ -78,17 +78,6 @@ def test_what_is_pushed_by_argument_is_in_the_queue(cli: Cli, sqs: Sqs, queue: s
     assert set(bodies) == {"a", "b"}
 
 
-def test_a_bad_line_of_a_stream_says_how_many_were_pushed_before(
-    cli: Cli, sqs: Sqs, queue: str
-) -> None:
-    stream = b'{"n": 1}\n' * 12 + b"oops\n" + b'{"n": 2}\n'
-    ran = cli("push", f"sqs:{queue}", "-", stdin=stream)
-    assert ran.code == 4
-    assert "line 13: not JSON" in require_one_line(ran)
-    assert "the 12 before it were pushed" in ran.err
-    assert sqs.waiting(queue) == 12
-
-
 def test_a_message_too_large_for_the_queue_is_refused_with_the_count_before_it(
     cli: Cli, sqs: Sqs
 ) -> None:

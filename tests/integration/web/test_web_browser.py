@@ -396,19 +396,11 @@ def test_a_browser_logs_in_with_the_token(
 
 
 @pytest.mark.nightly
-def test_a_page_polls_where_no_stream_arrives(
+def test_a_page_says_that_the_console_does_not_answer(
     console: ConsolePage, queue: QueueManager[AnyMessage]
 ) -> None:
-    console.page.route(
-        "**/*",
-        lambda route: (
-            route.abort()
-            if "text/event-stream" in route.request.headers.get("accept", "")
-            else route.continue_()
-        ),
-    )
     page = console.open("/")
-    expect(page.locator("#stream")).to_have_text("Polling", timeout=10_000)
+    expect(page.locator("#stream")).to_have_text("Live", timeout=10_000)
     queue.push(AnyMessage(id="a"))
     ready = page.locator('#queue-work-db-enrich [data-label="Ready"]')
     expect(ready.locator("a")).to_have_text("1", timeout=10_000)

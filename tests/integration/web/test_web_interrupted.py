@@ -30,9 +30,7 @@ def start_console(url: str) -> tuple["subprocess.Popen[str]", str]:
 
 def redrive_all(client: Any) -> str:
     """Start to redrive all dead letters, and return the path of the operation."""
-    match = re.search(r'form_token" value="([^"]+)"', client.get(DEAD).text)
-    assert match is not None
-    form = {"form_token": match[1], "verb": "redrive", "scope": "all"}
+    form = {"verb": "redrive", "scope": "all"}
     origin = str(client.base_url).rstrip("/")
     response = client.post(DEAD, data=form, headers={"Origin": origin}, follow_redirects=False)
     return str(response.headers["location"])

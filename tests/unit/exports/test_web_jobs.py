@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from holdfast.exports.columns import compute_left_seconds
 from holdfast.exports.model import ExportJob, JobState, JobStatus
-from holdfast.exports.pages import compute_pace, describe_heartbeats
+from holdfast.exports.pages import describe_heartbeats
 from holdfast.web import web_app
 from support.web.jobs import EVIL, TOKEN, fill_jobs
 from support.web.pages import read_page
@@ -23,7 +24,7 @@ def test_jobs_are_listed_with_their_progress(tmp_path: Path) -> None:
     fill_jobs(tmp_path / "jobs.db")
     page = read_page(open_console(tmp_path / "jobs.db"), "/jobs")
     assert "job-1" in page
-    assert "50 %, 2 of 4" in page
+    assert "1 of 4 done (25 %), 1 failed" in page
     assert 'max="4" value="2"' in page
 
 
@@ -66,7 +67,7 @@ def test_the_time_left_follows_from_the_pace(
         created_at=1000.0,
         last_progress_at=1000.0 + took,
     )
-    assert compute_pace(job).left_seconds == left
+    assert compute_left_seconds(job) == left
 
 
 def test_a_job_says_whether_heartbeats_are_sent_and_how_its_callback_is(tmp_path: Path) -> None:

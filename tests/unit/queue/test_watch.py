@@ -101,7 +101,7 @@ def test_a_queue_that_cannot_be_opened_is_a_problem_until_it_can() -> None:
     counts = watch.counts.get(5)
     assert counts is not None
     assert counts.stats is not None
-    assert (counts.problem, counts.completed, len(watch.depths)) == ("", [0] * 60, 1)
+    assert (counts.problem, counts.completed) == ("", [0] * 60)
 
 
 # -- judging
@@ -194,7 +194,7 @@ def dead(tmp_path: Path) -> SQLiteQueue[AnyMessage]:
 
 def test_dead_letters_are_grouped_by_kind(dead: SQLiteQueue[AnyMessage]) -> None:
     kinds = group_reasons(dead)
-    assert [(kind.text, kind.count) for kind in kinds.kinds] == [
+    assert kinds.kinds == [
         ("… is broken", 558),
         ("… is late", 62),
     ]

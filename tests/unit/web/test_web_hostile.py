@@ -1,10 +1,9 @@
-"""Requests that no browser sends: hostile numbers, headers and forms, and too many viewers."""
+"""Requests that no browser sends: hostile numbers, headers and forms."""
 
 import asyncio
 import getpass
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from holdfast import AnyMessage, SQLiteQueue, SQSQueue, open_queue
 from holdfast.queue.info import QueueStats
 from holdfast.queue.manager import QueueManager
 from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
-from holdfast.web import actions, rendering, web_app
+from holdfast.web import actions, web_app
 from support.web.pages import HOST, open_console, post_form
 
 DEAD = "/queues/enrich/dead"
@@ -87,7 +86,7 @@ def test_a_page_about_a_bug_has_the_headers_of_the_guard() -> None:
 
 def test_a_redirect_cannot_carry_a_header(queue: Any) -> None:
     client = open_console(queue, allow_actions=True)
-    response = post_form(client, DEAD, DEAD, verb="drop", text="a\r\nSet-Cookie: b=1")
+    response = post_form(client, DEAD, verb="drop", text="a\r\nSet-Cookie: b=1")
     assert response.status_code == 303
     assert "%0D%0A" in response.headers["location"]
     assert "b=1" not in response.headers.get("set-cookie", "")
@@ -99,7 +98,7 @@ def test_a_log_line_of_hostile_ids_is_short_and_one_line(
     client = open_console(queue, allow_actions=True)
     choice = "1 1 1 %0A%1B%E2%80%AE" + "y" * 500_000
     with caplog.at_level(logging.WARNING, "holdfast.web"):
-        post_form(client, DEAD, DEAD, verb="redrive", choice=choice)
+        post_form(client, DEAD, verb="redrive", choice=choice)
     line = caplog.messages[0]
     assert len(line) < 20_000
     assert line.isprintable()
@@ -111,7 +110,7 @@ def test_a_user_without_a_name_can_act(queue: Any, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(getpass, "getuser", fail)
     client = open_console(queue, allow_actions=True)
-    response = post_form(client, DEAD, DEAD, verb="redrive", scope="all")
+    response = post_form(client, DEAD, verb="redrive", scope="all")
     assert response.status_code == 303
 
 
@@ -130,48 +129,36 @@ def test_a_worker_card_is_hostile_text(tmp_path: Path) -> None:
     assert "\u202e" not in page
 
 
-# -- slow and many clients
+# -- slow clients
 
 
-class SlowClient:
-    """One ASGI request, whose body and whose end the test decides."""
+async def post_nothing(app: Any, path: str) -> int:
+    """Send the head of a form but no body, and return the status of the response."""
+    statuses: list[int] = []
+    headers = {"host": "127.0.0.1", "origin": HOST}
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "scheme": "http",
+        "server": ("127.0.0.1", 80),
+        "client": ("127.0.0.1", 1),
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
 
-    def __init__(self, app: Any, path: str, **headers: str) -> None:
-        self.app, self.status = app, 0
-        self.body = b""
-        self.scope = {
-            "type": "http",
-            "http_version": "1.1",
-            "method": "POST" if "origin" in headers else "GET",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": b"",
-            "root_path": "",
-            "scheme": "http",
-            "server": ("127.0.0.1", 80),
-            "client": ("127.0.0.1", 1),
-            "headers": [
-                (name.encode(), value.encode())
-                for name, value in {"host": "127.0.0.1", **headers}.items()
-            ],
-        }
-        self.sent = False
-        self.leave = asyncio.Event()
-
-    async def receive(self) -> Message:
-        if not self.sent and self.scope["method"] == "GET":
-            self.sent = True
-            return {"type": "http.request", "body": b"", "more_body": False}
-        await self.leave.wait()
+    async def receive() -> Message:
+        await asyncio.Event().wait()
         return {"type": "http.disconnect"}
 
-    async def send(self, message: Message) -> None:
-        self.status = message.get("status", self.status)
-        self.body += message.get("body", b"")
+    async def send(message: Message) -> None:
+        statuses.append(message.get("status", 0))
 
-    async def run(self) -> int:
-        await self.app(self.scope, self.receive, self.send)
-        return self.status
+    await app(scope, receive, send)
+    return statuses[0]
 
 
 def test_a_form_that_never_arrives_is_given_up(
@@ -179,41 +166,7 @@ def test_a_form_that_never_arrives_is_given_up(
 ) -> None:
     monkeypatch.setattr(actions, "FORM_TIMEOUT_SECONDS", 0.05)
     app = web_app([queue], allow_actions=True)
-    client = SlowClient(app, "/queues/enrich/dead", origin=HOST)
-    assert asyncio.run(asyncio.wait_for(client.run(), 10)) == 408
-
-
-def test_viewers_beyond_the_limit_are_refused_also_if_all_come_at_once(
-    queue: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rendering, "MAX_STREAMS", 3)
-    app = web_app([queue])
-
-    def open_stream() -> SlowClient:
-        return SlowClient(app, "/queues/enrich", accept="text/event-stream")
-
-    async def until(condition: Callable[[], bool]) -> None:
-        while not condition():
-            await asyncio.sleep(0.01)
-
-    async def view() -> None:
-        clients = [open_stream() for _ in range(10)]
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-            for client in clients:
-                group.create_task(client.run())
-            await until(lambda: all(client.status for client in clients))
-            statuses = sorted(client.status for client in clients)
-            for client in clients:
-                client.leave.set()
-        assert statuses == [200] * 3 + [503] * 7
-        later = open_stream()  # the places of those who left are free again
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-            group.create_task(later.run())
-            await until(lambda: later.status > 0)
-            later.leave.set()
-        assert later.status == 200
-
-    asyncio.run(view())
+    assert asyncio.run(asyncio.wait_for(post_nothing(app, DEAD), 10)) == 408
 
 
 # -- reading a queue must not change it

@@ -6,10 +6,9 @@ import pytest
 from jinja2 import Environment
 
 from holdfast.queue.info import QueueWorker
-from holdfast.queue.watch import Activity, LiveLeases
+from holdfast.queue.watch import LiveLeases, QueueView
 from holdfast.web import web_app
 from holdfast.web.rendering import Renderer
-from holdfast.web.views import QueueOverview
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -49,8 +48,7 @@ def test_workers_keep_their_order_when_one_of_them_polls() -> None:
         ]
         workers.sort(key=lambda worker: worker.last_seen or NOW, reverse=True)
         live = LiveLeases(NOW, (), workers)
-        overview = QueueOverview("q", "q", None, live, Activity.IDLE, ())
-        return [worker.worker_id for worker in overview.workers]
+        return [worker.worker_id for worker in QueueView("q", "q", None, live).workers]
 
     assert list_workers(5, 1) == list_workers(1, 5) == ["worker-0", "worker-1"]
     assert list_workers(600, 1) == ["worker-1", "worker-0"]  # those that are gone come last

@@ -5,9 +5,8 @@ pasted into tickets. Bodies are shown, without anything that could control the t
 """
 
 import os
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -40,7 +39,7 @@ from holdfast.chat.operator import (
 from holdfast.chat.outbox import get_outbox_state
 from holdfast.chat.ports import ConversationStore
 from holdfast.chat.settings import ChatSettings
-from holdfast.cli.arguments import ANY_COUNT, STDIN, AsJson
+from holdfast.cli.arguments import ANY_COUNT, AsJson
 from holdfast.cli.console import (
     InputRefused,
     NotFound,
@@ -54,6 +53,7 @@ from holdfast.cli.console import (
 )
 from holdfast.cli.live_view import repeat
 from holdfast.lease.clock import SYSTEM_CLOCK, to_utc
+from holdfast.listing import Field, Moment, format_cell
 from holdfast.queue.message import make_id
 from holdfast.settings import read_settings
 from holdfast.text import format_age, format_count, format_duration
@@ -158,19 +158,19 @@ def show(
 def _list(store: ConversationStore, view: ViewOptions) -> None:
     staged = Counter({waiting.key: waiting.fragments for waiting in store.waiting()})
     now = SYSTEM_CLOCK.time()
-    columns: dict[str, Callable[[Conversation], str]] = {
-        "conversation": lambda each: view.format_id(each.key.conversation_id),
-        "customer": view.format_address,
-        "status": lambda each: format_status(each, now),
-        "messages": lambda each: f"{each.message_count:,}",
-        "staged": lambda each: f"{staged[each.key]:,}" if staged[each.key] else "-",
-        "last change": lambda each: _format_ago(each.updated_at, now),
-    }
+    fields: list[Field[Conversation]] = [
+        Field("conversation", lambda each, at: view.format_id(each.key.conversation_id)),
+        Field("customer", lambda each, at: view.format_address(each)),
+        Field("status", lambda each, at: format_status(each, now)),
+        Field("messages", lambda each, at: each.message_count),
+        Field("staged", lambda each, at: staged[each.key] or None),
+        Field("last change", lambda each, at: _show_ago(each.updated_at)),
+    ]
     print_list(
         view.as_json,
         list(store.conversations()),
         lambda each: {**_to_json(each, view), "staged": staged[each.key]},
-        columns,
+        fields,
     )
 
 
@@ -217,8 +217,8 @@ def _describe(
     yield "tokens", f"{tokens[0]:,} read, {tokens[1]:,} written"
     if conversation.thread_id:
         yield "thread", conversation.thread_id
-    yield "started", _format_ago(conversation.created_at, now)
-    yield "last change", _format_ago(conversation.updated_at, now)
+    yield "started", format_cell(_show_ago(conversation.created_at), to_utc(now))
+    yield "last change", format_cell(_show_ago(conversation.updated_at), to_utc(now))
 
 
 def _format_window(window: Window | None, now: float) -> str:
@@ -228,9 +228,8 @@ def _format_window(window: Window | None, now: float) -> str:
     return f"open for {format_age(window.opened_at, now)}; {sent}"
 
 
-def _format_ago(at: float, now: float) -> str:
-    """Return how long ago a time was, or - for none."""
-    return f"{format_age(at, now)} ago" if at else "-"
+def _show_ago(at: float) -> Moment | None:
+    return Moment(to_utc(at)) if at else None
 
 
 def format_staged(speaker: str, staged: Staged) -> Iterator[str]:
@@ -307,7 +306,7 @@ def _show_new(folder: Path, seen: set[str], view: ViewOptions) -> None:
 
 
 def send(
-    text: Annotated[str, "<TEXT>", "The message; - reads one per line from standard input."],
+    text: Annotated[str, "<TEXT>", "The message."],
     address: Annotated[
         str,
         "--from",
@@ -329,77 +328,36 @@ def send(
     as_json: AsJson = False,
 ) -> None:
     """Send a message as a customer. Without a profile, a new conversation gets an echo."""
-    if text == STDIN and sid is not None:
-        raise UsageError(
-            "--sid needs a single message, but - reads many; give the text as an argument"
-        )
     fields = {
         "primary_channel": address,
         "recipient": to,
         "conversation_id": conversation,
-        "message_sid": sid,
+        "message_sid": f"local-{make_id()}" if sid is None else sid,
+        "body": text,
     }
     with build_chat(os.environ, fallback=LOCAL_PROFILE) as app:
-        key, sids = _stage(app, fields, text)
-        if not wait:
-            _print_staged(app, key, sids, as_json)
-            return
-        replies = _wait_for_reply(app, key, sids, timeout)
-        lines = (line for reply in replies for line in reply.body.splitlines())
-        print_either(as_json, [history_to_json(reply) for reply in replies], *lines)
-
-
-def _stage(
-    app: ChatApp, fields: dict[str, str | None], text: str
-) -> tuple[ConversationKey, list[str]]:
-    """Stage each message as it arrives.
-
-    Raises InputRefused, which says how many messages were staged before.
-    """
-    key: ConversationKey | None = None
-    sids: list[str] = []
-    for where, line in _read_texts(text):
         try:
-            sid = fields["message_sid"]
-            made = {"message_sid": f"local-{make_id()}" if sid is None else sid, "body": line}
-            message = parse_inbound({**fields, **made})
+            message = parse_inbound(fields)
         except InvalidInbound as problem:
-            before = f"; the {len(sids):,} before it were staged" if sids else ""
-            raise InputRefused(f"{where}{problem}{before}") from None
-        key = app.stager.stage(message).key
-        sids.append(message.message_sid)
-    if key is None:
-        raise InputRefused("standard input has no message: write one per line")
-    return key, sids
-
-
-def _read_texts(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each message after its place in the input."""
-    if text != STDIN:
-        yield "", text
-        return
-    if sys.stdin is None:
-        raise UsageError("standard input is closed; give the text as an argument instead")
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        if line.strip():
-            # Bytes that are not UTF-8 become surrogates, which are refused like other bad text.
-            decoded = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
-            yield f"line {number}: ", decoded
-
-
-def _print_staged(app: ChatApp, key: ConversationKey, sids: list[str], as_json: bool) -> None:
-    name = key.conversation_id
-    print_either(as_json, {"conversation": name, "staged": sids}, MASKED.format_id(name))
-    if not as_json:
-        window = format_duration(app.settings.window_seconds)
-        info(f"staged {len(sids):,}; `holdfast chat work` answers in about {window}")
+            raise InputRefused(str(problem)) from None
+        key, sids = app.stager.stage(message).key, {message.message_sid}
+        if wait:
+            replies = _wait_for_reply(app, key, sids, timeout)
+            lines = (line for reply in replies for line in reply.body.splitlines())
+            print_either(as_json, [history_to_json(reply) for reply in replies], *lines)
+            return
+        name = key.conversation_id
+        print_either(as_json, {"conversation": name, "staged": [*sids]}, MASKED.format_id(name))
+        if not as_json:
+            window = format_duration(app.settings.window_seconds)
+            info(f"staged 1; `holdfast chat work` answers in about {window}")
 
 
 # -- the reply
 
 
 def _wait_for_reply(
-    app: ChatApp, key: ConversationKey, sids: list[str], timeout: float | None
+    app: ChatApp, key: ConversationKey, sids: set[str], timeout: float | None
 ) -> list[HistoryMessage]:
     """Wait for the replies, usually one, and return them in order.
 
@@ -410,7 +368,7 @@ def _wait_for_reply(
     if timeout is not None:
         seconds = timeout
     until = SYSTEM_CLOCK.monotonic() + seconds
-    while app.store.processed(key, sids) != set(sids):
+    while app.store.processed(key, list(sids)) != sids:
         if SYSTEM_CLOCK.monotonic() >= until:
             raise NotFound(
                 f"no reply after {format_duration(seconds)}; the message is kept: run "
@@ -418,11 +376,11 @@ def _wait_for_reply(
             )
         SYSTEM_CLOCK.sleep(_REPLY_POLL_SECONDS)
     for batch in app.store.parked():
-        if not set(sids).isdisjoint(batch.sids):
+        if not sids.isdisjoint(batch.sids):
             raise NotFound(
                 f"the batch was parked ({batch.reason}); decide with `holdfast chat parked`"
             )
-    return _find_replies(app, key, set(sids))
+    return _find_replies(app, key, sids)
 
 
 def _find_replies(app: ChatApp, key: ConversationKey, sids: set[str]) -> list[HistoryMessage]:

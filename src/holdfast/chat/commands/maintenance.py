@@ -21,7 +21,7 @@ from holdfast.chat.operator import format_body
 from holdfast.chat.outbox import SendingReply, UnclearReply, get_outbox_state
 from holdfast.chat.ports import ConversationStore
 from holdfast.chat.settings import ChatSettings
-from holdfast.cli.arguments import AsJson, WithBody, Yes, complete_id
+from holdfast.cli.arguments import AsJson, WithBody, Yes
 from holdfast.cli.console import (
     NotFound,
     UsageError,
@@ -33,10 +33,11 @@ from holdfast.cli.console import (
 from holdfast.cli.doctor import CreateTables, print_check_results, show_tables
 from holdfast.cli.live_view import ProgressMeter
 from holdfast.errors import HoldfastError
-from holdfast.lease.clock import SYSTEM_CLOCK
+from holdfast.lease.clock import to_utc
+from holdfast.listing import Field, Moment
 from holdfast.queue.info import contains_text
 from holdfast.settings import read_settings
-from holdfast.text import format_age, format_count, format_duration
+from holdfast.text import format_count, format_duration
 
 _ASSIGNMENTS = {
     "person": "a person answers; new batches are parked (`holdfast chat parked`)",
@@ -130,15 +131,15 @@ def _check_usage(
 def _list(reason: str, bodies: bool, view: ViewOptions) -> None:
     with open_store() as store:
         batches = _select(store, reason)
-    columns: dict[str, Callable[[ParkedBatch], str]] = {
-        "parked": lambda batch: batch.parked_id,
-        "conversation": lambda batch: view.format_id(batch.key.conversation_id),
-        "messages": lambda batch: f"{len(batch.staged)}",
-        "reply": lambda batch: _get_reply_state(batch) or "-",
-        "age": lambda batch: format_age(batch.parked_at, SYSTEM_CLOCK.time()),
-        "reason": lambda batch: batch.reason,
-    }
-    print_list(view.as_json, batches, lambda batch: _to_json(batch, view), columns)
+    fields: list[Field[ParkedBatch]] = [
+        Field("parked", lambda batch, now: batch.parked_id),
+        Field("conversation", lambda batch, now: view.format_id(batch.key.conversation_id)),
+        Field("messages", lambda batch, now: len(batch.staged)),
+        Field("reply", lambda batch, now: _get_reply_state(batch)),
+        Field("age", lambda batch, now: Moment(to_utc(batch.parked_at), "since")),
+        Field("reason", lambda batch, now: batch.reason),
+    ]
+    print_list(view.as_json, batches, lambda batch: _to_json(batch, view), fields)
     for batch in batches if bodies and not view.as_json else ():
         print_result("", batch.parked_id)
         for row in batch.staged:
@@ -169,8 +170,6 @@ def _to_json(batch: ParkedBatch, view: ViewOptions) -> dict[str, Any]:
 
 def _decide(decision: Decision, parked_id: str, view: ViewOptions, *, yes: bool) -> None:
     with open_chat() as app:
-        batches = app.store.parked()
-        parked_id = complete_id(parked_id, (batch.parked_id for batch in batches))
         if decision == "drop" and not yes:
             confirm(_QUESTIONS[decision].format(batches="these messages"))
         try:

@@ -4,7 +4,7 @@ Task tokens are masked.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.arguments import AsJson, complete_id, parse_choice, parse_size
+from holdfast.cli.arguments import AsJson, parse_choice, parse_size
 from holdfast.cli.console import (
     NotFound,
     UsageError,
@@ -28,6 +28,7 @@ from holdfast.doctor.checks import CheckFailed
 from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.exports.building import open_jobs
 from holdfast.exports.checks import JOB_STORE, examine_exports, examine_machine
+from holdfast.exports.columns import select_job_fields, show_progress
 from holdfast.exports.model import (
     CallbackState,
     ExportJob,
@@ -41,6 +42,7 @@ from holdfast.exports.settings import ExportSettings, find_job_store
 from holdfast.exports.target_check import check_target as write_to_target
 from holdfast.exports.target_check import examine_target
 from holdfast.lease.clock import SYSTEM_CLOCK, to_utc
+from holdfast.listing import format_cell
 from holdfast.settings import read_settings
 from holdfast.text import format_age, format_count
 from holdfast.urls import TARGETS, parse_url, require_store
@@ -142,14 +144,14 @@ def list_(
     if status is not None:
         statuses = [parse_choice("--status", status, JobStatus, str.upper)]
     with _open_repository(jobs) as repository:
-        selected = list(_read_jobs(repository, statuses))
+        selected = [job for each in statuses for job in repository.find_by_status(each)]
     selected = [job for job in selected if job.has_task_token() or not with_token]
     selected.sort(key=lambda job: job.created_at)
-    print_list(as_json, selected, _job_to_json, _COLUMNS)
+    print_list(as_json, selected, _job_to_json, select_job_fields(*_LISTED))
 
 
 def show(
-    job_id: Annotated[str, "<JOB>", "The id of the job, or the beginning of it."],
+    job_id: Annotated[str, "<JOB>", "The id of the job."],
     jobs: Store = None,
     failed: Annotated[bool, "List the failed tasks."] = False,
     as_json: AsJson = False,
@@ -157,9 +159,6 @@ def show(
     """Show a job: its progress, its callback to Step Functions, and its error."""
     with _open_repository(jobs) as repository:
         job = repository.find_by_id(job_id)
-        if job is None:
-            job_id = complete_id(job_id, (each.job_id for each in _read_jobs(repository)))
-            job = repository.find_by_id(job_id)
         if job is None:
             raise NotFound(
                 f"there is no job {job_id!r} in this store: see `holdfast export list`"
@@ -182,12 +181,6 @@ def _open_repository(store: str | None) -> Iterator[JobStateRepository]:
     url = require_store(find_job_store(os.environ, store), "there is no job store", remedy)
     with silence_log(), open_jobs(url) as repository:
         yield repository
-
-
-def _read_jobs(
-    repository: JobStateRepository, statuses: Iterable[JobStatus] = JobStatus
-) -> Iterator[ExportJob]:
-    return (job for status in statuses for job in repository.find_by_status(status))
 
 
 def read_tasks(
@@ -232,32 +225,15 @@ def doctor(
 # -- for a terminal
 
 
-def _format_progress(job: ExportJob) -> str:
-    state = job.state
-    if not job.sealed:
-        return "listing files" if not job.terminal else "-"
-    failed = f", {state.failed_tasks:,} failed" if state.failed_tasks else ""
-    return (
-        f"{state.completed_tasks:,} of {state.total_tasks:,} done ({state.percent} %){failed}"
-    )
-
-
-_COLUMNS: dict[str, Callable[[ExportJob], str]] = {
-    "job": lambda job: job.job_id,
-    "status": lambda job: job.status.value,
-    "progress": _format_progress,
-    "age": lambda job: format_age(job.created_at, SYSTEM_CLOCK.time()),
-    "last progress": lambda job: format_age(job.last_progress_at, SYSTEM_CLOCK.time()),
-    "token": lambda job: str(job.task_token or "-"),
-    "error": lambda job: job.error.code if job.error else "-",
-}
+_LISTED = ("job", "status", "progress", "age", "last progress", "token", "error")
 
 
 def _describe_job(job: ExportJob, now: float) -> Iterator[tuple[str, str]]:
     """Yield (heading, text) for each fact of the job."""
     yield "job", job.job_id
     yield "status", job.status.value
-    yield "progress", _format_progress(job)
+    at = to_utc(now)
+    yield "progress", format_cell(show_progress(job, at), at)
     yield "export", job.export_id
     yield "user", job.user_id
     yield "started", _format_time(job.created_at, now)

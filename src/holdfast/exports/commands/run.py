@@ -40,7 +40,7 @@ from holdfast.exports.commands.inspect import (
     read_tasks,
     require_usable_target,
 )
-from holdfast.exports.commands.live_view import ExportMonitor, PlainLines, show_export
+from holdfast.exports.commands.live_view import ExportMonitor, PlainLines
 from holdfast.exports.commands.plan import Plan, make_plan, read_list
 from holdfast.exports.file_names import OWN_FOLDER, find_store_in_folder
 from holdfast.exports.model import ExportJob, ExportTask, JobStatus, TaskStatus
@@ -142,7 +142,7 @@ class ExportRun:
         events.subscribe(monitor)
         status: LiveStatus = PlainLines(monitor)
         if is_terminal():
-            status = show_export(monitor, f"to {self.to}", many=False)
+            status = monitor.show(f"to {self.to}", many=False)
         leave, lost = Event(), Event()
 
         def run() -> ExportJob:
@@ -157,7 +157,7 @@ class ExportRun:
         # is the last one, for which the command would keep its caller waiting.
         gc.freeze()
         self.job = runner.run(status)
-        self.bytes = monitor.count_bytes(self.job.job_id)
+        self.bytes = monitor.bytes
         self.signal = 0 if self.job.terminal else runner.first_signal
 
     def _limit_workers(self) -> ExportSettings:

@@ -29,7 +29,7 @@ from holdfast.exports.commands.inspect import (
     check_target,
     require_usable_target,
 )
-from holdfast.exports.commands.live_view import ExportMonitor, show_export
+from holdfast.exports.commands.live_view import ExportMonitor
 from holdfast.exports.consumer import ExportJobConsumer
 from holdfast.exports.settings import HeartbeatSettings, find_job_store
 from holdfast.queue.message import AnyMessage
@@ -103,7 +103,7 @@ def serve(
         def make_view() -> LiveView:
             monitor = ExportMonitor(repository, engine, lambda: engine.dispatcher.running)
             events.subscribe(monitor)
-            return show_export(monitor, f"{messages.name} to {to}", many=True)
+            return monitor.show(f"{messages.name} to {to}", many=True)
 
         def run() -> WorkerReport:
             with engine:  # which starts before the worker and stops after it

@@ -1,7 +1,8 @@
 // Keeps the live part of a page current. Without JavaScript every page and action still works.
 "use strict";
 (() => {
-  const POLL_MS = 3000;
+  const POLL_MS = 2000;
+  const FIRST_POLL_MS = 300;
   const serverAhead = Number(document.body.dataset.now) - Date.now() / 1000;
   const now = () => Date.now() / 1000 + serverAhead;
 
@@ -69,7 +70,7 @@
     }
   }
 
-  // -- updates: server-sent events, or polling where they do not arrive
+  // -- updates
 
   const live = document.querySelector("[data-live]");
   const state = document.getElementById("stream");
@@ -84,55 +85,32 @@
     morphChildren(live, parsed.body);
     tick();
   }
-  function makeAddress(isPart) {
+  function makeAddress() {
     const address = new URL(location.href);
     for (const [name, value] of new URLSearchParams(live.dataset.live))
       address.searchParams.set(name, value);
-    if (isPart) address.searchParams.set("part", "1");
+    address.searchParams.set("part", "1");
     address.hash = "";
     return address;
   }
-  let source = null;
-  let polling = 0;
-  function connect() {
-    if (source || document.hidden) return;
-    source = new EventSource(makeAddress(false));
-    source.onmessage = (event) => {
-      clearInterval(polling);
-      polling = 0;
-      show("Live", false);
-      update(event.data);
-    };
-    source.onerror = () => {
-      if (polling) return; // which shows whether the console answers
-      show("Reconnecting…", true);
-      polling = setInterval(poll, POLL_MS);
-    };
-  }
   async function poll() {
     try {
-      const response = await fetch(makeAddress(true));
+      const response = await fetch(makeAddress());
       if (response.redirected) location.reload(); // to the login
       if (response.ok) update(await response.text());
-      show(response.ok ? "Polling" : "This is gone", !response.ok);
+      show(response.ok ? "Live" : "This is gone", !response.ok);
     } catch {
       show("The console does not answer", true);
     }
-    if (source && source.readyState === EventSource.CLOSED) {
-      source = null;
-      connect();
-    }
   }
-  function disconnect() {
-    if (source) source.close();
-    source = null;
-    clearInterval(polling);
-    polling = 0;
+  // A hidden tab asks for nothing. What is still being counted follows soon.
+  async function keepLive() {
+    if (!document.hidden) await poll();
+    setTimeout(keepLive, live.querySelector(".loading") ? FIRST_POLL_MS : POLL_MS);
   }
   if (live) {
-    connect();
-    // A browser opens six connections at most, so a hidden tab gives its own back.
-    document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
+    setTimeout(keepLive, FIRST_POLL_MS);
+    document.addEventListener("visibilitychange", () => document.hidden || poll());
   }
   setInterval(tick, 1000);
 
