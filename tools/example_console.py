@@ -91,10 +91,13 @@ class ExampleConsole:
             clock=self.clock,
             **options,
         )
+        watches = list(app.state.console.queues.values())
         for step in range(STEPS):
             self.clock.advance(STEP_SECONDS)
             self._work([enrich, *others], files, step)
             self._export(jobs, step)
+            for watch in watches:
+                watch.counts.get(wait_seconds=10.0)
         fill_example_chat(chat.store, self.clock.time())
         for worker in (self._folder / "queues" / "acme" / "thumbnails").rglob("workers/*"):
             os.utime(worker, (0, 0))  # it was seen long ago

@@ -10,11 +10,11 @@ core, however many messages the queue has and however many people look at it.
 
 import logging
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from math import inf
 from threading import Condition, Lock, Thread
@@ -42,6 +42,7 @@ MAX_LEASES = 100
 QUIET_SECONDS = 30.0  # workers mark themselves as seen every ten seconds
 _MIN_SECONDS = 1.0  # between two reads
 _MAX_LIVE_SECONDS = 2.0  # a page of leases is read fast, and is useless if it is old
+_SAMPLE_SECONDS = 15.0
 _AT_RISK = 1 / 3  # of the lease: the keeper renews well before
 _MINUTES_OF_RATE = 5
 _log = logging.getLogger("holdfast")
@@ -223,6 +224,7 @@ class QueueView:
     name: str
     counts: QueueCounts | None
     live: LiveLeases | None
+    depths: Sequence[tuple[datetime, int]] = ()
 
     @property
     def problem(self) -> str:
@@ -251,6 +253,18 @@ class QueueView:
             live.workers or (),
             key=lambda worker: (not is_polling(worker, live.at), worker.worker_id),
         )
+
+    @property
+    def depths_since(self) -> datetime | None:
+        """When the line of the depth begins, or None if it covers the whole hour.
+
+        No queue keeps how deep it was, so the line begins with the console.
+        """
+        if not self.depths or self.counts is None:
+            return None
+        first = self.depths[0][0]
+        is_whole = self.counts.at - first > timedelta(minutes=MINUTES - 1)
+        return None if is_whole else first
 
     def count_held(self, worker_id: str = "") -> tuple[int, int]:
         """Return how many leases, of a worker or of all, are held, and how many ended."""
@@ -282,6 +296,9 @@ class QueueWatch:
         self.live: Reading[LiveLeases] = Reading(
             self._read_live, clock, max_seconds=_MAX_LIVE_SECONDS
         )
+        self._depths: deque[tuple[datetime, int]] = deque(
+            maxlen=int(MINUTES * 60 / _SAMPLE_SECONDS)
+        )
 
     def view(self, wait_seconds: float) -> QueueView:
         """Return what is known, after a wait for what is being read."""
@@ -289,7 +306,7 @@ class QueueWatch:
         self.counts.get()
         live = self.live.get(wait_seconds)
         counts = self.counts.get(late_at - self.clock.monotonic())
-        return QueueView(self.slug, self.name, counts, live)
+        return QueueView(self.slug, self.name, counts, live, list(self._depths))
 
     def can(self, *capabilities: str) -> bool:
         """Return whether the queue is open and has these capabilities."""
@@ -316,7 +333,14 @@ class QueueWatch:
             completed = queue.count_completed(MINUTES) if can_count else None
         except (HoldfastError, OSError) as error:
             return QueueCounts(self._now(), problem=str(error))
-        return QueueCounts(self._now(), stats, completed)
+        counts = QueueCounts(self._now(), stats, completed)
+        self._note_depth(counts.at, stats.ready + stats.delayed + stats.leased)
+        return counts
+
+    def _note_depth(self, at: datetime, depth: int) -> None:
+        last = self._depths[-1][0] if self._depths else None
+        if last is None or (at - last).total_seconds() >= _SAMPLE_SECONDS:
+            self._depths.append((at, depth))
 
     def _read_live(self) -> LiveLeases:
         try:

@@ -67,6 +67,7 @@ def web_app(
 
     @asynccontextmanager
     async def close_at_end(app: Starlette) -> AsyncIterator[None]:
+        console.start()
         yield
         console.close()
         for pages in products:

@@ -6,10 +6,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any
 
 from starlette.requests import Request
 
+from holdfast.lease.background import BackgroundLoop
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.queue.manager import QueueManager
 from holdfast.queue.watch import QueueWatch
@@ -17,6 +19,7 @@ from holdfast.queues.opening import open_queue
 from holdfast.text import strip_control_characters
 from holdfast.web.guard import AUTHOR, Sessions
 
+_SAMPLE_SECONDS = 15.0
 _MAX_LOGGED = 10_000  # characters of one fact: a page of ids, unless these are hostile
 _log = logging.getLogger("holdfast.web")
 
@@ -36,11 +39,22 @@ class Console:
         self.sessions, self.clock = sessions, clock
         self.allow_actions, self.show_bodies = allow_actions, show_bodies
         self.queues = _watch_queues(queues, clock)
+        self._sampler = BackgroundLoop("holdfast-web", self._sample, clock)
+
+    def start(self) -> None:
+        """Begin to record how deep the queues are. Calling it again does nothing."""
+        self._sampler.start()
 
     def close(self) -> None:
-        """Close the queues."""
+        """Stop recording, and close the queues."""
+        self._sampler.stop()
         for queue in self.queues.values():
             queue.close()
+
+    def _sample(self) -> float:
+        for queue in self.queues.values():
+            queue.counts.get()
+        return self.clock.monotonic() + _SAMPLE_SECONDS if self.queues else inf
 
     def get_author(self, request: Request) -> str:
         """Return the name for the log: that of the login, or the user who runs the console."""

@@ -32,6 +32,8 @@ from holdfast.text import (
 from holdfast.version import read_version
 from holdfast.web.console import Console
 
+CHART_WIDTH, CHART_HEIGHT = 240, 40
+
 
 class CompiledTemplates(BytecodeCache):
     """The code of the templates, which all consoles of a process share."""
@@ -134,6 +136,7 @@ class Renderer:
         }
         self.env.globals |= {
             "allow_actions": console.allow_actions,
+            "chart": make_chart,
             "format_count": format_count,
             "has_queues": bool(console.queues) or not sections,
             "needs_login": console.sessions.needs_login,
@@ -255,3 +258,43 @@ def _find_section(request: Request) -> str:
     """Return the part of the navigation that a page belongs to: the first word of its path."""
     word = request.scope["path"].removeprefix(request.scope.get("root_path", "")).split("/")[1]
     return "queues" if word in ("", "operations") else word
+
+
+# -- charts
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """The bars and the line of a small chart, in the units of its drawing."""
+
+    bars: Sequence[tuple[float, float, float]]  # x, y, height
+    line: str
+    area: str  # below the line
+    most: int
+    deepest: int
+
+
+def make_chart(
+    completed: Sequence[int] | None, depths: Sequence[tuple[datetime, int]], now: datetime
+) -> Chart:
+    """Return a chart of the last hour: completions as bars, the depth as a line."""
+    counts = completed or ()
+    most = max(counts, default=0)
+    step = CHART_WIDTH / max(1, len(counts))
+    bars = [
+        (round(step * number, 1), round(CHART_HEIGHT - height, 1), round(height, 1))
+        for number, count in enumerate(counts)
+        if count and (height := max(1.0, count / most * (CHART_HEIGHT - 2)))
+    ]
+    deepest = max((depth for _, depth in depths), default=0)
+    points = []
+    for at, depth in depths:
+        x = CHART_WIDTH * (1 - (now - at).total_seconds() / 3600)
+        if x >= 0:
+            y = CHART_HEIGHT - 1 - depth / max(1, deepest) * (CHART_HEIGHT - 4)
+            points.append(f"{min(x, CHART_WIDTH):.1f},{y:.1f}")
+    if len(points) < 2:
+        return Chart(bars, "", "", most, deepest)
+    first, last = points[0].partition(",")[0], points[-1].partition(",")[0]
+    area = [f"{first},{CHART_HEIGHT}", *points, f"{last},{CHART_HEIGHT}"]
+    return Chart(bars, " ".join(points), " ".join(area), most, deepest)

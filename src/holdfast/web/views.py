@@ -48,6 +48,7 @@ class QueuePages:
 
     def show_queues(self, request: Request) -> Page:
         """Show all queues with their counts."""
+        self._console.start()
         clock, queues = self._console.clock, self._console.queues.values()
         late_at = clock.monotonic() + FIRST_WAIT_SECONDS
         for queue in queues:  # begin all reads, then wait for them together
@@ -58,6 +59,7 @@ class QueuePages:
 
     def show_queue(self, request: Request) -> Page:
         """Show a queue with its leases and its workers."""
+        self._console.start()
         view = self.find_queue(request).view(FIRST_WAIT_SECONDS)
         context = {"queue": view, "lease_fields": LEASE_FIELDS, "is_polling": is_polling}
         return Page("queue.html", context)

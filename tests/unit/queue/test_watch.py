@@ -101,7 +101,7 @@ def test_a_queue_that_cannot_be_opened_is_a_problem_until_it_can() -> None:
     counts = watch.counts.get(5)
     assert counts is not None
     assert counts.stats is not None
-    assert (counts.problem, counts.completed) == ("", [0] * 60)
+    assert (counts.problem, counts.completed, len(watch.view(0).depths)) == ("", [0] * 60, 1)
 
 
 # -- judging

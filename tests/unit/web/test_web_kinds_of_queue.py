@@ -65,6 +65,21 @@ def test_a_file_queue_shows_its_leases_and_workers(tmp_path: Path) -> None:
         assert "Choose a" not in client.get(f"{dead}?text=other").text
 
 
+def test_the_page_says_since_when_the_depth_is_known() -> None:
+    clock = ManualClock()
+    queue: MemoryQueue[AnyMessage] = MemoryQueue(name="memory", clock=clock)
+    queue.push(AnyMessage(id="a"))
+    client = open_console(queue, clock=clock)
+    client.get("/queues/memory")
+    for _ in range(59):
+        clock.advance(60)
+        client.get("/queues/memory")
+    assert "known for 59 min" in client.get("/queues/memory").text
+    clock.advance(120)
+    client.get("/queues/memory")
+    assert "since this console watches" not in client.get("/queues/memory").text
+
+
 def test_a_handler_s_progress_is_shown_with_its_lease(tmp_path: Path) -> None:
     with open_queue(f"sqlite:{tmp_path}/q.db") as queue:
         queue.push_many([AnyMessage(id="silent"), AnyMessage(id="beats")])
