@@ -31,11 +31,11 @@ from holdfast.chat.model import (
 )
 from holdfast.chat.outbox import PreparedReply, SendingReply, WriterAnswer
 from holdfast.chat.ports import ConversationStore
-from holdfast.cli.web import make_server
 from holdfast.exports.model import ExportJob, ExportTask, JobError, JobStatus, TaskResult
 from holdfast.exports.ports import JobStateRepository
 from holdfast.testing import ManualClock, SimulatedSqs
 from holdfast.web import web_app
+from holdfast.web.server import make_server
 
 TOKEN = "a-token-of-twenty-characters"
 STEP_SECONDS = 15.0
@@ -333,10 +333,10 @@ def make_error(url: str) -> tuple[str, str]:
     return reason, _TRACEBACK + reason
 
 
-def serve_in_thread(app: Any, resources: ExitStack) -> str:
+def serve_in_thread(app: Any, resources: ExitStack, **limits: Any) -> str:
     """Serve an application in a thread until the resources are closed."""
     listener = resources.enter_context(socket.create_server(("127.0.0.1", 0)))
-    server = make_server(app)
+    server = make_server(app, **limits)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
 

@@ -15,12 +15,9 @@ from holdfast.variables import QUEUE_VARIABLE
 from holdfast.version import format_install_command
 
 if TYPE_CHECKING:
-    import uvicorn
     from starlette.applications import Starlette
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_MAX_CONNECTIONS = 256  # fewer than the files that a process may open
-_CLOSE_SECONDS = 5  # for requests that are being answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +57,7 @@ class WebOptions:
     def make_app(self, queues: list[str]) -> "Starlette":
         """Return the console. Raises ConfigError, and UsageError without a needed token."""
         try:
-            import uvicorn  # noqa: F401  # before the address is printed, because it is slow
-
+            import holdfast.web.server  # noqa: F401  # before the address is printed: it is slow
             from holdfast.web import web_app
         except ImportError as error:
             raise ConfigError(
@@ -127,25 +123,10 @@ def web(queues: Queues = None, *, options: WebOptions) -> None:
     app = options.make_app(urls)
     import logging
 
+    from holdfast.web.server import make_server
+
     with options.listen() as listener:
         mode = "with actions" if options.allow_actions else "read-only"
         info(f"the console is at {options.format_url(listener)} ({mode}; Ctrl-C ends it)")
         logging.basicConfig(format="%(asctime)s %(message)s")
         make_server(app).run(sockets=[listener])
-
-
-def make_server(app: "Starlette") -> "uvicorn.Server":
-    """Return a server of a console, which a signal or its `should_exit` ends."""
-    import uvicorn
-
-    config = uvicorn.Config(
-        app,
-        access_log=False,
-        limit_concurrency=_MAX_CONNECTIONS,
-        log_config=None,
-        proxy_headers=False,  # the guard must see the real client
-        server_header=False,
-        timeout_graceful_shutdown=_CLOSE_SECONDS,
-        ws="none",
-    )
-    return uvicorn.Server(config)

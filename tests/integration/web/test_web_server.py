@@ -1,4 +1,4 @@
-"""Connections to the console that send half a request, and those that wait for updates."""
+"""Connections to the console that send half a request."""
 
 import socket
 from collections.abc import Iterator
@@ -100,20 +100,6 @@ def test_a_later_request_of_a_connection_has_a_deadline_too(
     connection.sendall(HEAD)
     while not is_closed(connection):  # what remains of the response comes first
         pass
-
-
-def test_a_stream_outlives_the_deadline_of_requests(
-    tmp_path: Path, resources: ExitStack
-) -> None:
-    console = ConnectableConsole(tmp_path, resources, request_timeout_seconds=0.2)
-    stream, received = console.request(HEAD + b"Accept: text/event-stream\r\n")
-    assert b"text/event-stream" in received
-    assert is_closed(console.connect())  # its deadline began after that of the stream
-    console.app.state.console.is_closing = True  # the stream ends as at a shutdown
-    while not received.endswith(b"0\r\n\r\n"):  # complete, and not cut off
-        part = stream.recv(65536)
-        assert part
-        received += part
 
 
 def test_connections_beyond_the_limit_are_closed_and_the_others_are_answered(
