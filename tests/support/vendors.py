@@ -5,7 +5,7 @@ They implement the part of the HTTP APIs that Holdfast uses.
     with VendorServer() as vendors:
         vendors.books.order("twilio.send", Fault(status=429))
 
-    openai.open .look .list .write .count, twilio.send .list   can fail
+    openai.open .look .list .write, twilio.send .list   can fail
 
 The error texts repeat everything that was sent, including the key, so tests detect code that
 forwards them.
@@ -144,13 +144,6 @@ class Books:
         words = (len(texts[-1].split()), len(answer["content"][0]["text"].split()))
         return _response(ask.body, answer, *words) | self.shape
 
-    def count(self, ask: Ask) -> dict[str, Any]:
-        """Count words as tokens, in the conversation and the input."""
-        name = ask.body.get("conversation")
-        texts = [item["content"][0]["text"] for item in self._items(name)] if name else []
-        words = " ".join([*texts, ask.body.get("input", ""), ask.body.get("instructions", "")])
-        return {"object": "response.input_tokens", "input_tokens": len(words.split())}
-
     def _items(self, name: str) -> list[dict[str, Any]]:
         if not name.startswith("conv_"):
             raise Refused(400, "invalid_value", "conversation")
@@ -248,7 +241,6 @@ _ROUTES: list[tuple[str, str, str, Deed]] = [
     ("GET", r"/v1/conversations/[^/]+", "openai.look", Books.look),
     ("GET", r"/v1/conversations/[^/]+/items", "openai.list", Books.list_items),
     ("POST", r"/v1/responses", "openai.write", Books.write),
-    ("POST", r"/v1/responses/input_tokens", "openai.count", Books.count),
     ("POST", _TWILIO, "twilio.send", Books.send),
     ("GET", _TWILIO, "twilio.list", Books.list_messages),
 ]

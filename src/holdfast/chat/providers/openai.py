@@ -5,8 +5,8 @@ the API in August 2026.) OpenAI adds question and answer to the conversation tog
 the answer is complete. So a repeated request first inspects the items after the thread's
 mark, which all come from earlier attempts at the same batch:
 
-    question and answer      return that answer; nothing is asked or paid for again. The
-                             usage was lost with the response, so OpenAI counts the tokens
+    question and answer      return that answer; nothing is asked or paid for again. Its
+                             tokens count as 0, because they were lost with the response
     only the question        have it answered without adding it again: `input` may be omitted
     nothing                  ask
 
@@ -26,7 +26,7 @@ contain only codes, because the vendor's texts repeat keys and bodies.
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -46,8 +46,6 @@ from holdfast.version import format_install_command
 
 _CONNECT_SECONDS = 5.0
 _OPEN_SECONDS = 20.0
-_COUNT_SECONDS = 5.0  # a count that takes longer is not worth the customer's time
-_COUNTED = ("model", "conversation", "instructions")
 _PAGE = 100  # items; the maximum that OpenAI returns at once
 _CODE = re.compile(r"[a-z][a-z_]{1,59}")
 
@@ -100,8 +98,7 @@ class OpenAIWriter:
         if question.again:
             earlier = self._find_earlier(client, question)
             if earlier.text is not None:
-                tokens = self._count_tokens(client, question, config, earlier.text)
-                return WriterAnswer(_clean(earlier.text), earlier.newest, *tokens)
+                return WriterAnswer(_clean(earlier.text), earlier.newest)
             if earlier.asked:
                 del request["input"]
         with self._translate_errors(client, question.thread_id):
@@ -146,22 +143,6 @@ class OpenAIWriter:
         except self._sdk.OpenAIError:
             return False
         return False
-
-    def _count_tokens(
-        self, client: Any, question: ReplyRequest, config: Mapping[str, Any], answer: str
-    ) -> tuple[int, int]:
-        """Return the tokens of the prompt and of the answer that are in the thread.
-
-        What the model used for reasoning is not included. Returns zeros if OpenAI cannot
-        count, because the answer is worth more than its statistics.
-        """
-        count = client.with_options(timeout=_COUNT_SECONDS).responses.input_tokens.count
-        thread = _build_request(question, config)
-        request = {name: thread[name] for name in _COUNTED if name in thread}
-        with suppress(HoldfastError), self._translate_errors():
-            written = int(count(model=request["model"], input=answer).input_tokens)
-            return max(0, int(count(**request).input_tokens) - written), written
-        return 0, 0
 
     def _find_earlier(self, client: Any, question: ReplyRequest) -> "_Earlier":
         position = {"after": question.thread_mark} if question.thread_mark else {}
