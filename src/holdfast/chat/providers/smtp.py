@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.errors import MessageError
 from email.message import EmailMessage
-from email.policy import SMTP, SMTPUTF8
+from email.policy import SMTP
 from email.utils import format_datetime, parseaddr
 from functools import partial
 from typing import Any
@@ -76,13 +76,7 @@ class _Mail:
 
         It is used because looking up the name of this host may be slow.
         """
-        domain = self.sender.rpartition("@")[2]
-        return domain if domain.isascii() else "localhost"
-
-    @property
-    def is_international(self) -> bool:
-        """Check whether an address has characters beyond ASCII."""
-        return not (self.sender + self.recipient).isascii()
+        return self.sender.rpartition("@")[2]
 
 
 class SmtpSender:
@@ -169,11 +163,8 @@ def _log_in(smtp: smtplib.SMTP, secret: Secret) -> None:
 
 
 def _set_addresses(smtp: smtplib.SMTP, mail: _Mail) -> None:
-    if mail.is_international and not smtp.has_extn("smtputf8"):
-        raise PermanentError("the mail server does not support non-ASCII addresses")
-    options = ["SMTPUTF8", "BODY=8BITMIME"] if mail.is_international else []
     with _before_text("the mail server and the sender's address"):
-        _expect_success(smtp.mail(mail.sender, options))
+        _expect_success(smtp.mail(mail.sender))
     with _before_text("the mail server and the customer's address"):
         _expect_success(smtp.rcpt(mail.recipient))
 
@@ -232,12 +223,11 @@ def _build_mail(part: ReplyPart, now: float) -> _Mail:
         "Message-ID": message_id,
         "Auto-Submitted": "auto-replied",  # prevents two machines from answering each other
     }
-    is_ascii = (sender + recipient).isascii()
-    return _Mail(sender, recipient, message_id, _encode(headers, part.text, is_ascii))
+    return _Mail(sender, recipient, message_id, _encode(headers, part.text))
 
 
-def _encode(headers: dict[str, str], text: str, is_ascii: bool) -> bytes:
-    message = EmailMessage(SMTP if is_ascii else SMTPUTF8)
+def _encode(headers: dict[str, str], text: str) -> bytes:
+    message = EmailMessage(SMTP)
     try:
         for name, value in headers.items():
             message[name] = value
@@ -252,6 +242,6 @@ def _encode(headers: dict[str, str], text: str, is_ascii: bool) -> bytes:
 
 
 def _check_address(address: str, name: str) -> str:
-    if not _ADDRESS.fullmatch(address) or len(address) > 254:
-        raise PermanentError(f"{name} is not one mail address")
+    if not _ADDRESS.fullmatch(address) or not address.isascii() or len(address) > 254:
+        raise PermanentError(f"{name} is not one mail address in ASCII")
     return address
