@@ -181,7 +181,7 @@ def _hand_over(smtp: smtplib.SMTP, mail: _Mail) -> SentPart:
         if code != _START_DATA:
             raise smtplib.SMTPResponseException(code, "")
     try:
-        smtp.send(_escape_dots(mail.data))
+        smtp.send(mail.data + b".\r\n")  # no line of base64 begins with a dot
         code, _ = smtp.getreply()
     except (OSError, ValueError) as error:
         text = f"the mail server did not respond: {type(error).__name__}"
@@ -189,12 +189,6 @@ def _hand_over(smtp: smtplib.SMTP, mail: _Mail) -> SentPart:
     if not 200 <= code < 300:
         raise _translate_code("the mail server and the text", code)
     return SentPart(mail.message_id, "accepted")
-
-
-def _escape_dots(data: bytes) -> bytes:
-    """Return the text as SMTP requires it, where only its end is a line with a single dot."""
-    complete = data if data.endswith(b"\r\n") else data + b"\r\n"
-    return re.sub(rb"(?m)^\.", b"..", complete) + b".\r\n"
 
 
 def _translate_code(step: str, code: int) -> TransientError | PermanentError:
