@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.chat.batching import LockedTurn, StillTyping
+from holdfast.chat.batching import LockedTurn
 from holdfast.chat.delivery import ReplyDelivery
 from holdfast.chat.errors import SendUnclear
 from holdfast.chat.messages import Trigger
@@ -223,9 +223,10 @@ class ProlongsFirst(BatchProcessor):
     """
 
     def _answer(self, locked: LockedTurn) -> Any:
-        match self._collector.collect(locked):
-            case StillTyping(delay_seconds):
-                self._prolong_window(locked.trigger, delay_seconds)
+        if fragments := self._collect(locked):
+            batch = self._choose_batch(locked, fragments)
+            if (wait := self._find_typing_seconds(batch)) > 0:
+                self._prolong_window(locked.trigger, wait)
                 self._store.release(locked.grant, None)
                 return Done()
         return super()._answer(locked)
