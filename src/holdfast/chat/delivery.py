@@ -33,7 +33,6 @@ with an error, and lists it more than 30 seconds later. (With `writer_seconds` b
 time is half of that.)
 """
 
-import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -270,30 +269,17 @@ def split_text(text: str, max_units: int) -> list[str]:
     """Split `text` into parts of at most `max_units` UTF-16 units, as providers count them.
 
     The cut is after a paragraph, a line, a sentence or a word if there is one in the second
-    half of a part. It is never between a letter and its accents, or inside an emoji that
-    consists of several characters.
+    half of a part.
     """
     parts = []
     rest = text.strip()
-    while _count_units(rest) > max_units:
-        cut = _find_cut(rest, _count_fitting(rest, max_units))
+    while len(encoded := rest.encode("utf-16-le", "surrogatepass")) > 2 * max_units:
+        # Half of a character that takes two units is left out.
+        fitting = encoded[: 2 * max_units].decode("utf-16-le", "ignore")
+        cut = _find_cut(rest, len(fitting))
         parts.append(rest[:cut].rstrip())
         rest = rest[cut:].lstrip()
     return [part for part in (*parts, rest) if part]
-
-
-def _count_units(text: str) -> int:
-    return len(text.encode("utf-16-le", "surrogatepass")) // 2
-
-
-def _count_fitting(text: str, max_units: int) -> int:
-    """Return how many characters of `text` fit."""
-    units = 0
-    for index, letter in enumerate(text):
-        units += 2 if ord(letter) > 0xFFFF else 1
-        if units > max_units:
-            return index
-    return len(text)
 
 
 def _find_cut(text: str, max_length: int) -> int:
@@ -301,24 +287,4 @@ def _find_cut(text: str, max_length: int) -> int:
         position = text.rfind(mark, max_length // 2, max_length)
         if position > 0:
             return position + len(mark)
-    cut = max_length
-    while cut > max_length // 2 and _is_joined(text[cut - 1], text[cut]):
-        cut -= 1
-    return max(1, cut)
-
-
-_ZERO_WIDTH_JOINER = "\u200d"
-
-
-def _is_joined(before: str, after: str) -> bool:
-    """Check whether a reader sees these two characters as one."""
-    if _ZERO_WIDTH_JOINER in (before, after) or "\ufe00" <= after <= "\ufe0f":
-        return True
-    if _is_flag(before) and _is_flag(after):
-        return True
-    skin = "\U0001f3fb" <= after <= "\U0001f3ff"
-    return skin or unicodedata.combining(after) != 0
-
-
-def _is_flag(letter: str) -> bool:
-    return "\U0001f1e6" <= letter <= "\U0001f1ff"
+    return max(1, max_length)

@@ -55,14 +55,6 @@ def test_a_long_reply_is_cut_after_a_paragraph_a_line_a_sentence_or_a_word():
     assert split_text("abcdefghij", 4) == ["abcd", "efgh", "ij"]
 
 
-def test_letters_with_accents_flags_and_families_stay_whole():
-    e_acute, family = "e\u0301", "\U0001f468\u200d\U0001f469\u200d\U0001f467"
-    assert all(part.count("\u0301") == part.count("e") for part in split_text(e_acute * 10, 5))
-    assert split_text("x" * 6 + family, 9)[-1] == family
-    flag = "\U0001f1e9\U0001f1ea"
-    assert split_text("xxxxx" + flag, 8) == ["xxxxx", flag]
-
-
 @given(st.text(max_size=150), st.integers(min_value=2, max_value=25))
 def test_no_part_is_too_long_and_no_letter_is_lost(text, longest):
     parts = split_text(text, longest)
