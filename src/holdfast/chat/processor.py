@@ -31,7 +31,6 @@ from holdfast.chat.batching import (
     find_row_problem,
     sort_fragments,
 )
-from holdfast.chat.delivery import ReplyDelivery
 from holdfast.chat.errors import LockLost, PermanentError, SendUnclear, TransientError
 from holdfast.chat.messages import Trigger
 from holdfast.chat.model import (
@@ -80,8 +79,9 @@ class BatchProcessor(ConversationActor):
         super().__init__(store, queues, policy=policy, clock=clock, events=events)
         self._keeper, self._max_attempts = keeper, max_attempts
         self._locks = ConversationLocks(store, clock)
-        parts = (store, ProviderResolver(providers), self._policy, clock, self._events)
-        self._replies, self._delivery = ReplyPipeline(*parts), ReplyDelivery(*parts)
+        self._replies = ReplyPipeline(
+            store, ProviderResolver(providers), self._policy, clock, self._events
+        )
 
     def __call__(self, trigger: Trigger, ctx: Context) -> Result:
         try:
@@ -232,7 +232,7 @@ class BatchProcessor(ConversationActor):
         self._events.emit(cv.BatchBegun(batch.locked.log_name, len(batch.fragments)))
         try:
             self._require_automation(batch)
-            delivered = self._delivery.deliver(self._replies.write(batch))
+            delivered = self._replies.deliver(self._replies.write(batch))
         except PermanentError as problem:
             self._park_turn(batch, str(problem))
         except (LeaseLost, LockLost, *_TRANSIENT):

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.chat.batching import merge_texts, sort_fragments
-from holdfast.chat.delivery import split_text
 from holdfast.chat.model import ConversationKey, Fragment
+from holdfast.chat.replies import split_text
 
 KEY = ConversationKey("whatsapp:you", "c")
 
