@@ -381,17 +381,14 @@ def test_incomplete_characters_in_a_request_are_refused_and_not_logged(
     around: Place, staging: StagingFunction, capsys: Any, caplog: Any
 ) -> None:
     half, good = "\ud800", post(around.form())
-    rest = {name: good[name] for name in good if name != "rawPath"}
     events = [
         post(around.form(), path=f"/{half}", signature="forged"),
         post(around.form(), content_type=half),
         good | {"body": half},
         good | {"body": half, "isBase64Encoded": True},
-        rest | {"queryStringParameters": {"a": half}},
-        rest | {"multiValueQueryStringParameters": {half: ["a"]}},
         good | {"requestContext": {"http": {"method": half}}},
     ]
-    assert [status(staging, event) for event in events] == [403, 400, 400, 400, 400, 400, 405]
+    assert [status(staging, event) for event in events] == [403, 400, 400, 400, 405]
     logs = read_logs(capsys, caplog)
     assert "webhook_failed" not in logs
     assert around.customer not in logs

@@ -1,6 +1,6 @@
 """Twilio's webhook in Lambda: parse a request, verify it, stage its message, respond.
 
-    REST API (v1), HTTP API (v2), function URL ─▶ WebhookRequest ─▶ form ─▶ signed? ─▶ Inbound
+    function URL, HTTP API ─▶ WebhookRequest ─▶ form ─▶ signed? ─▶ Inbound
 
     200   staged, or nothing to stage; an empty TwiML response, because the reply comes later
     400   not a message that could ever be answered
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from math import inf
 from threading import Lock
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from holdfast.aws.lambdas.batch import log_safe_error
 from holdfast.chat import events as cv
@@ -71,13 +71,14 @@ def parse_request(event: Any) -> WebhookRequest:
     """Return the request in a Lambda event. Raises BadRequest."""
     event = _as_mapping(event)
     context = _as_mapping(event.get("requestContext"))
-    method = _as_mapping(context.get("http")).get("method") or event.get("httpMethod")
-    if not isinstance(method, str):
-        raise BadRequest("not an HTTP event")
     headers = _parse_headers(event)
-    return WebhookRequest(
-        method.upper(), _parse_url(event, context, headers), headers, _parse_body(event)
-    )
+    method: Any = _as_mapping(context.get("http")).get("method")
+    host = context.get("domainName") or headers.get("host", "")
+    path, query = event.get("rawPath", "/"), event.get("rawQueryString") or ""
+    if not all(isinstance(part, str) for part in (method, host, path, query)):
+        raise BadRequest("not an event of a function URL or of an HTTP API (payload 2.0)")
+    url = f"https://{host}{path}" + (f"?{query}" if query else "")
+    return WebhookRequest(method.upper(), url, headers, _parse_body(event))
 
 
 def _as_mapping(value: Any) -> Mapping[str, Any]:
@@ -85,43 +86,8 @@ def _as_mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _parse_headers(event: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers by lower-case name.
-
-    A REST API passes them twice, and repeated headers as lists.
-    """
-    once = _as_mapping(event.get("headers")).items()
-    several = _as_mapping(event.get("multiValueHeaders")).items()
-    texts = {str(name).lower(): v for name, v in once if isinstance(v, str)}
-    lists = {str(name).lower(): v for name, v in several if isinstance(v, list)}
-    return texts | {
-        n: ",".join(text for text in v if isinstance(text, str)) for n, v in lists.items()
-    }
-
-
-def _parse_url(
-    event: Mapping[str, Any], context: Mapping[str, Any], headers: dict[str, str]
-) -> str:
-    host = context.get("domainName") or headers.get("host", "")
-    if "rawPath" in event:
-        path, query = event["rawPath"], event.get("rawQueryString")
-    else:  # the context's path contains the stage, like the URL
-        path, query = context.get("path") or event.get("path") or "/", _parse_query(event)
-    if not all(isinstance(part, str) for part in (host, path, query or "")):
-        raise BadRequest("the URL is not a text")
-    return f"https://{host}{path}" + (f"?{query}" if query else "")
-
-
-def _parse_query(event: Mapping[str, Any]) -> str:
-    """Return the query, which a REST API has decoded, in its usual encoding.
-
-    Raises BadRequest, for example for an incomplete character, which cannot be encoded.
-    """
-    several = event.get("multiValueQueryStringParameters")
-    values = _as_mapping(several or event.get("queryStringParameters"))
-    try:
-        return urlencode(values, doseq=True, quote_via=quote)
-    except (ValueError, TypeError, RecursionError):
-        raise BadRequest("the query cannot be read") from None
+    headers = _as_mapping(event.get("headers")).items()
+    return {str(name).lower(): value for name, value in headers if isinstance(value, str)}
 
 
 def _parse_body(event: Mapping[str, Any]) -> str:
@@ -287,7 +253,7 @@ def _list_port_forms(url: str) -> list[str]:
 
 
 def make_response(status: int) -> HttpResponse:
-    """Return a response for every kind of HTTP event. It does not say why it refuses."""
+    """Return a response. It does not say why it refuses."""
     accepted = status == 200
     return {
         "statusCode": status,
