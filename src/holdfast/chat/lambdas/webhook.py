@@ -18,6 +18,7 @@ import hmac
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from threading import Lock
 from typing import Any
@@ -284,7 +285,7 @@ _FAILURES: tuple[tuple[type[Exception], str], ...] = (
 
 
 class StagingFunction:
-    """The entry point of stage 1. It is safe for threads."""
+    """The entry point of stage 1."""
 
     def __init__(self, chat: ChatRuntime) -> None:
         self._chat = chat
@@ -313,7 +314,7 @@ class StagingFunction:
             raise BadRequest("not a POST: choose it at Twilio", "method", 405)
         form = parse_form(request)
         app = self._chat.app
-        signatures = self._chat.build_once("signatures", self._make_signature_check)
+        signatures = self._signatures
         url = app.settings.webhook_url or request.url
         signature = request.headers.get(SIGNATURE, "")
         if not signatures.is_valid(url, form, signature):
@@ -326,7 +327,8 @@ class StagingFunction:
         else:
             app.stager.stage(parse_message(form))
 
-    def _make_signature_check(self) -> SignatureCheck:
+    @cached_property
+    def _signatures(self) -> SignatureCheck:
         app = self._chat.app
         if (reference := app.settings.twilio_secret) is None:
             raise ConfigError(
