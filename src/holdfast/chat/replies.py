@@ -270,9 +270,9 @@ class ReplyPipeline:
         """Return the part as the provider accepted it, now or in an earlier attempt."""
         match earlier:
             case UnclearReply(since=since, sends=sends):
-                sent = self._resolve_unclear(following, since, sends)
+                sent = self._resolve(following, since, sends, is_over=True)
             case SendingReply(since=since):
-                sent, sends = self._resolve_interrupted(following, since), 1
+                sent, sends = self._resolve(following, since, 1, is_over=False), 1
             case _:
                 sent, since, sends = None, self._clock.time(), 0
         while sent is None:
@@ -281,7 +281,7 @@ class ReplyPipeline:
                 sent = self._send(following, since)
             except SendUnclear:
                 self._note_unclear(following, since, sends)
-                sent = self._resolve_unclear(following, since, sends)
+                sent = self._resolve(following, since, sends, is_over=True)
         return sent
 
     # -- the send
@@ -319,35 +319,30 @@ class ReplyPipeline:
 
     # -- a part of which it is unknown whether it was sent
 
-    def _resolve_interrupted(self, following: _NextPart, since: float) -> SentPart | None:
-        """Return the part that a process may still be about to send, or None to send it.
-
-        Raises PermanentError if the batch must be parked.
-        """
-        try:
-            sent = following.find(since)
-        except SendStatusUnknown:
-            sent = None
-        return self._decide(following, sent, self._may_repeat(following), _UNKNOWN)
-
-    def _resolve_unclear(
-        self, following: _NextPart, since: float, sends: int
+    def _resolve(
+        self, following: _NextPart, since: float, sends: int, *, is_over: bool
     ) -> SentPart | None:
-        """Return the part that was sent by a call that is over, or None to send it again.
+        """Return the part as it was sent, or None to send it again.
 
-        Raises PermanentError if the batch must be parked, SendUnclear or TransientError if
-        the next attempt must look it up, and LeaseLost.
+        If the call is not over, a process may still be about to send the part. Raises
+        PermanentError if the batch must be parked, SendUnclear or TransientError if the next
+        attempt must look the part up, and LeaseLost.
         """
-        may_repeat, reason = self._may_repeat(following), _UNKNOWN
+        doubt, reason = self._policy.in_doubt, _UNKNOWN
+        may_repeat = following.sender.repeatable or doubt == "at_least_once"
         try:
-            sent = self._look_up(following, since)
+            sent = self._look_up(following, since) if is_over else following.find(since)
         except SendStatusUnknown:
             sent = None
         else:
-            may_repeat = may_repeat or self._policy.in_doubt == "if_missing"
+            may_repeat = may_repeat or (is_over and doubt == "if_missing")
         if may_repeat and sends >= _MAX_SENDS:
             may_repeat, reason = False, f"the provider failed to send the reply {sends} times"
-        return self._decide(following, sent, may_repeat, reason)
+        outcome = "found" if sent is not None else "sent again" if may_repeat else "parked"
+        self._events.emit(cv.SendInDoubt(following.part.key.log_name, outcome))
+        if outcome == "parked":
+            raise PermanentError(reason)
+        return sent
 
     def _look_up(self, following: _NextPart, since: float) -> SentPart | None:
         """Look the part up several times, and return None if it is still missing at the end.
@@ -376,18 +371,6 @@ class ReplyPipeline:
         if self._clock.wait(locked.ctx.stopping, seconds):
             raise SendUnclear("it is not yet known whether the reply was sent: stopping")
         locked.check(self._clock.monotonic())
-
-    def _may_repeat(self, following: _NextPart) -> bool:
-        return following.sender.repeatable or self._policy.in_doubt == "at_least_once"
-
-    def _decide(
-        self, following: _NextPart, sent: SentPart | None, may_repeat: bool, reason: str
-    ) -> SentPart | None:
-        outcome = "found" if sent is not None else "sent again" if may_repeat else "parked"
-        self._events.emit(cv.SendInDoubt(following.part.key.log_name, outcome))
-        if outcome == "parked":
-            raise PermanentError(reason)
-        return sent
 
 
 def _make_part(written: WrittenTurn, text: str, index: int) -> ReplyPart:

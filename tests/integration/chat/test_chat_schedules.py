@@ -234,18 +234,15 @@ class ProlongsFirst(BatchProcessor):
 class AssumesNotSent(ReplyPipeline):
     """A pipeline that treats every unclear part as not sent."""
 
-    def _resolve_interrupted(self, *_: Any) -> SentPart | None:
-        return None
-
-    def _resolve_unclear(self, *_: Any) -> SentPart | None:
+    def _resolve(self, *_: Any, is_over: bool) -> SentPart | None:
         return None
 
 
 class AssumesOver(ReplyPipeline):
     """A pipeline that treats an interrupted call like one that is over."""
 
-    def _resolve_interrupted(self, following: Any, since: float) -> SentPart | None:
-        return self._resolve_unclear(following, since, 1)
+    def _resolve(self, *args: Any, is_over: bool) -> SentPart | None:
+        return super()._resolve(*args, is_over=True)
 
 
 class LooksUpOnce(ReplyPipeline):
