@@ -42,26 +42,6 @@ _ADDRESS = re.compile(f"{_WORD}@{_WORD}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Server:
-    host: str
-    port: int
-    tls: str
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> "_Server":
-        host, tls = str(config.get("host") or ""), str(config.get("tls") or "starttls")
-        if tls not in _PORTS:
-            raise PermanentError("channel_config: tls must be starttls, tls or none")
-        try:
-            port = int(config.get("port") or _PORTS[tls])
-        except (TypeError, ValueError):
-            port = 0
-        if not host or not host.isprintable() or not 0 < port < 65_536:
-            raise PermanentError("channel_config: host or port is missing or wrong")
-        return cls(host, port, tls)
-
-
-@dataclass(frozen=True, slots=True)
 class _Mail:
     """The envelope of a mail and its content."""
 
@@ -93,8 +73,8 @@ class SmtpSender:
         self, part: ReplyPart, secret: Secret, *, timeout_seconds: float
     ) -> Iterator[Callable[[], SentPart]]:
         """Proceed until the server accepted the recipient, so that only the text is left."""
-        server, mail = _Server.from_config(part.config), _build_mail(part, self._clock.time())
-        with _open_session(server, mail.domain, timeout_seconds) as smtp:
+        mail = _build_mail(part, self._clock.time())
+        with _open_session(part.config, mail.domain, timeout_seconds) as smtp:
             _log_in(smtp, secret)
             _set_addresses(smtp, mail)
             yield partial(_hand_over, smtp, mail)
@@ -107,32 +87,33 @@ class SmtpSender:
 
 
 @contextmanager
-def _open_session(server: _Server, name: str, seconds: float) -> Iterator[smtplib.SMTP]:
+def _open_session(
+    config: Mapping[str, Any], name: str, seconds: float
+) -> Iterator[smtplib.SMTP]:
     """Connect, greet, and secure the connection as configured.
 
     A server that does not offer TLS receives neither the password nor the text.
     """
+    host, tls = str(config.get("host") or ""), str(config.get("tls") or "starttls")
+    if tls not in _PORTS:
+        raise PermanentError("channel_config: tls must be starttls, tls or none")
+    port = str(config.get("port") or _PORTS[tls])
+    if not host or not host.isprintable() or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise PermanentError("channel_config: host or port is missing or wrong")
+    context = ssl.create_default_context()
+    connect = partial(smtplib.SMTP_SSL, context=context) if tls == "tls" else smtplib.SMTP
     with _before_text("no connection to the mail server"):
-        smtp = _connect(server, name, seconds)
+        smtp = connect(host, int(port), local_hostname=name, timeout=seconds)
     try:
         with _before_text("the mail server's greeting"):
-            if server.tls == "starttls":
-                smtp.starttls(context=ssl.create_default_context())
+            if tls == "starttls":
+                smtp.starttls(context=context)
             smtp.ehlo_or_helo_if_needed()
         yield smtp
     finally:
         with suppress(OSError):  # the mail is settled by now; smtplib's errors are OSErrors
             smtp.quit()
         smtp.close()
-
-
-def _connect(server: _Server, name: str, seconds: float) -> smtplib.SMTP:
-    if server.tls == "tls":
-        context = ssl.create_default_context()
-        return smtplib.SMTP_SSL(
-            server.host, server.port, local_hostname=name, timeout=seconds, context=context
-        )
-    return smtplib.SMTP(server.host, server.port, local_hostname=name, timeout=seconds)
 
 
 @contextmanager
