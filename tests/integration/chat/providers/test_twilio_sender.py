@@ -285,7 +285,7 @@ def test_a_question_that_fails_does_not_say_that_nothing_was_sent(
     assert type(caught.value) is kind
 
 
-# -- imports; test_chat_import_crashes.py kills processes during them
+# -- imports: a process that is killed during one has surely sent nothing
 
 
 NO_IMPORTS = """
