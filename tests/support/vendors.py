@@ -28,7 +28,7 @@ from holdfast.chat.ports import ReplyPart, ReplySender, Secret
 from support import http_server
 from support.http_server import LoopbackServer, Wire, status
 
-How = Literal["answer", "close", "hang", "garbage"]
+How = Literal["answer", "close", "hang", "garbage", "cut"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Fault:
     """What happens instead of a good response; with `acted` after the request took effect.
 
     `answer` returns the status and the vendor's code; `close` closes the connection without a
-    response; `hang` never responds; `garbage` returns 200 with an unreadable body.
+    response; `hang` never responds; `garbage` returns 200 with an unreadable body, and `cut`
+    with the beginning of one.
     """
 
     status: int = 0
@@ -278,7 +279,8 @@ class VendorServer(LoopbackServer):
             code, content = refused.status, _explain(refused, ask)
         if not wire.closed:
             data = content if isinstance(content, bytes) else json.dumps(content).encode()
-            status(f"{code} Status", _JSON, body=data)(request, wire)
+            location = f"Location: {request.path}"  # where a redirect leads
+            status(f"{code} Status", _JSON, location, body=data)(request, wire)
 
     def _act(self, ask: Ask, deed: Deed, wire: Wire) -> dict[str, Any] | bytes:
         """Do what is asked, or what a fault makes of it. Returns the content of a response."""
@@ -296,7 +298,10 @@ class VendorServer(LoopbackServer):
                 return b"<html>no JSON at all</html>"
             case Fault(how="hang"):
                 wire.hang()
-            case Fault():
+            case Fault(how=how):
+                if how == "cut":
+                    wire.head("200 OK", "Content-Length: 99")
+                    wire.send(b"{")
                 wire.close()
         return answer
 

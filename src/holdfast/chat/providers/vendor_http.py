@@ -23,8 +23,6 @@ from urllib.request import HTTPErrorProcessor, Request, build_opener
 
 from holdfast.chat.errors import PermanentError, SendUnclear, TransientError
 
-_MAX_BYTES = 16 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class VendorResponse:
@@ -59,7 +57,7 @@ def call_vendor(vendor: str, request: Request, timeout_seconds: float) -> Vendor
     try:
         opener = build_opener(_ReturnEveryStatus)
         with opener.open(request, timeout=timeout_seconds) as response:
-            return VendorResponse(response.status, _parse_object(response.read(_MAX_BYTES)))
+            return VendorResponse(response.status, _parse_object(response.read()))
     except InvalidURL:
         raise PermanentError("base_url is not a valid address") from None
     except URLError as error:  # only for what fails before the request is complete

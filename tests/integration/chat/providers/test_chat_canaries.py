@@ -42,6 +42,7 @@ FAULTS = [
     *(Fault(status=status) for status in (400, 401, 403, 404, 409, 429, 500)),
     Fault(status=400, code=f"+49 {CANARY}", param=CANARY),
     Fault(how="close"),
+    Fault(how="cut"),
     Fault(how="garbage"),
     Fault(how="hang"),
 ]

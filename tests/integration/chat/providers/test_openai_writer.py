@@ -168,6 +168,7 @@ REFUSALS = [
     (Fault(status=500), TransientError, "500"),
     (Fault(status=503), TransientError, "503"),
     (Fault(how="close"), TransientError, "did not respond"),
+    (Fault(how="cut"), TransientError, "did not respond"),
     (Fault(how="garbage"), TransientError, "cannot be read"),
     (
         Fault(status=400, code="context_length_exceeded", param="input"),
