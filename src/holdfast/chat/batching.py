@@ -182,13 +182,17 @@ def build_turn(
     parts: Sequence[SentPart],
     thread: tuple[str, str],
     now: float,
+    status: str = "",
 ) -> Turn:
-    """Return the turn with both messages of the history (step 11)."""
+    """Return the turn with both messages of the history (step 11).
+
+    The status of the reply is the given one, or that of its last part.
+    """
     # Rows of a parked batch may have become unreadable.
     first_sid = next((row.message_sid for row in fragments), next(iter(sids), ""))
-    last = parts[-1] if parts else SentPart("", "sent, says a person")
+    last = parts[-1] if parts else SentPart("", "")
     details = {
-        "status": last.status,
+        "status": status or last.status,
         "sids": [part.message_sid for part in parts],
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.completion_tokens,

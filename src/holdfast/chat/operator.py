@@ -22,6 +22,7 @@ from holdfast.chat.model import (
 from holdfast.chat.outbox import WritingReply
 
 _OWNER = "a person"
+_SENT = "sent, says a person"
 _NUMBER = re.compile(r"\+?\d[\d ().\-/]{5,}\d")
 
 
@@ -57,10 +58,11 @@ class Operator(ConversationActor):
         # Parking moved the thread's mark behind this reply.
         thread = locked.conversation.thread_id, locked.conversation.thread_mark
         now = self._clock.time()
+        reply = outbox.answer, outbox.parts, thread, now, _SENT
         with release_on_error(self._store.release, locked.grant):
             self._store.finish(
                 locked.grant,
-                build_turn(parked.sids, fragments, outbox.answer, outbox.parts, thread, now),
+                build_turn(parked.sids, fragments, *reply),
                 now=now,
                 remember_until=now + self._policy.remember_seconds,
                 parked_id=parked_id,
