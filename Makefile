@@ -11,7 +11,7 @@ INSTALL := install() { $(BIN)/uv pip install --quiet --python $(BIN)/python -c c
 # imports again, which doubles its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo picture test check format lint types contracts templates check-stack other-pythons chaos bench scale scale-measure screenshots mutants nightly nightly-tests clean
+.PHONY: help demo picture test check format lint types contracts templates other-pythons chaos bench scale scale-measure screenshots mutants nightly nightly-tests clean
 help:
 	@echo "make demo    a queue, an export and a chat, with workers killed, in about a minute"
 	@echo "             QUEUE=sqlite runs it on a queue in a SQLite file"
@@ -21,7 +21,6 @@ help:
 	@echo "make chaos   minutes of kills and freezes      make bench   figures beside the peers"
 	@echo "             ROUNDS=3 makes the bench shorter; by default it has 5 rounds and takes more than an hour"
 	@echo "make scale   a simulated week of the AWS stack under load, as docs/scale.md"
-	@echo "make check-stack STACK=shop   compares a stack that is deployed on AWS with what the code needs"
 	@echo "make nightly what is slow and rarely fails: slow tests, second emulators, other Pythons, chaos, mutants, the scale study"
 	@echo "make mutants breaks what each requirement claims and names those whose tests do not notice"
 
@@ -99,10 +98,6 @@ templates: $(VENV)/.ready-dev $(VENV)/.ready-sam
 	test ! -e $(VENV)/sam || SAM_CLI_TELEMETRY=0 $(VENV)/sam/bin/python tools/sam_validate.py $(TEMPLATES)
 	@if command -v hadolint > /dev/null; then hadolint infra/Containerfile; \
 	  else echo "hadolint is not installed: infra/Containerfile is not linted"; fi
-
-# Reads what is deployed and changes nothing. It needs AWS_REGION and credentials.
-check-stack: $(VENV)/.ready-aws
-	$(BIN)/python -m infra.check $(STACK)
 
 check: $(VENV)/.ready-dev
 	$(MAKE) -j2 --output-sync=target --no-print-directory lint types contracts templates $(VENV)/.ready-compiled

@@ -1,9 +1,9 @@
 """The products of this installation, which hang their parts into the frames.
 
 A product is a folder: delete it, and the rest still works. Its module `product` has one table,
-`PRODUCT`, of what it adds to the command line, the console, doctor, settings, metrics and
-traces. The frames read these tables, and nothing else imports a product. A part is written as
-"module:name" and is imported when it is used.
+`PRODUCT`, of what it adds to the command line, the console, doctor, settings and metrics. The
+frames read these tables, and nothing else imports a product. A part is written as "module:name"
+and is imported when it is used.
 """
 
 from collections.abc import Mapping
@@ -37,8 +37,6 @@ class Product:
     """What doctor checks, as patterns of its targets, and the function of each."""
     metrics: str
     """Its part of the table of metrics."""
-    spans: str
-    """Takes StepSpans, and returns a subscriber that shows events as spans."""
 
 
 def load_part(place: str) -> Any:

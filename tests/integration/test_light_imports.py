@@ -24,7 +24,6 @@ NEVER_NEEDED = [
     "prometheus_client",
     "rich",
     "sqlite3",
-    "structlog",
     "subprocess",
     "typer",
     "urllib.request",

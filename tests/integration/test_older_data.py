@@ -14,6 +14,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from contracts.conversations.support import make_turn
 from holdfast import (
     AnyMessage,
     QueueManager,
@@ -111,6 +112,11 @@ def check_conversations(store: ConversationStore) -> None:
     )
     assert taken.conversation.outbox is not None
     assert taken.conversation.outbox.answer.text == "Tomorrow at nine. 👍"
+    answered = make_turn("m3", reply="r3")
+    store.finish(taken.grant, answered, now=later, remember_until=later)
+    assert [message.seq for message in store.history(CUSTOMER)] == [1, 2, 3, 4]
+    assert [message.seq for message in store.get(CUSTOMER).messages] == [3, 4]
+    assert store.staged("chat") == []
     [parked] = store.parked()
     assert parked.reason == "the number does not exist"
     assert parked.sids == ("m9",)

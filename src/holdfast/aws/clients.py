@@ -28,7 +28,7 @@ from holdfast.aws.json_client.settings import (
     ask_botocore,
     can_be_called,
     find_configured_endpoint,
-    find_patch,
+    is_botocore_patched,
     read_environment,
 )
 from holdfast.aws.json_client.signing import freeze_credentials
@@ -92,7 +92,7 @@ def _choose_lean_settings(
 
     docs/how-to/run-on-sqs.md states the rule.
     """
-    if service not in SERVICES or not _is_lean_allowed() or find_patch() is not None:
+    if service not in SERVICES or not _is_lean_allowed() or is_botocore_patched():
         return None
     with _client_lock:
         settings = read_environment(service, region, endpoint, os.environ)

@@ -27,11 +27,15 @@ DENIED = frozenset(
     {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AuthorizationError"}
 )
 
+# The signature was refused. If the clocks differ by minutes, that may be the reason.
 BAD_CREDENTIALS = frozenset(
     {
         "ExpiredToken",
         "ExpiredTokenException",
         "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "RequestExpired",
+        "RequestTimeTooSkewed",
         "SignatureDoesNotMatch",
         "UnrecognizedClientException",
     }
@@ -138,7 +142,10 @@ def translate_error(subject: str, error: BaseException) -> HoldfastError:
             f"{subject}: access denied: the role needs {_name_permission(error)}"
         )
     if code in BAD_CREDENTIALS:
-        return ConfigError(f"{subject}: the credentials are not accepted ({code})")
+        return ConfigError(
+            f"{subject}: the credentials are not accepted ({code}): check them and this "
+            "machine's clock"
+        )
     if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
         return ConfigError(f"{subject}: no AWS credentials found: set a profile or a role")
     if type(error).__name__ == "ParamValidationError":

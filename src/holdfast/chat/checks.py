@@ -67,11 +67,6 @@ def examine_conversations(target: str, env: Mapping[str, str]) -> Iterator[Check
 
 
 def _check_settings(chat: Conversations) -> Iterator[CheckResult]:
-    known = {ChatSettings.to_variable(name) for name in ChatSettings.model_fields}
-    prefix = ChatSettings.env_prefix
-    unknown = sorted(name for name in chat.env if name.startswith(prefix) and name not in known)
-    if unknown:
-        yield warn(f"{', '.join(unknown)}: unknown setting", "check the spelling")
     policy = chat.settings.policy
     yield ok(
         f"a batch is answered {policy.window_seconds:g} to {policy.max_wait_seconds:g} s after "

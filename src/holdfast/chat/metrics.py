@@ -1,17 +1,7 @@
-"""The metrics of conversations, and their spans for OpenTelemetry:
-
-write reply    client   a reply was written, child of the attempt at its trigger
-send reply     client   a part of it was sent, likewise
-"""
-
-from typing import TYPE_CHECKING
+"""The metrics of conversations."""
 
 from holdfast.chat import events as ev
-from holdfast.events import Event, Subscriber
 from holdfast.telemetry.metrics import Counter, Gauge, Histogram, Read, Reading
-
-if TYPE_CHECKING:
-    from holdfast.telemetry.opentelemetry import StepSpans
 
 _WRITER_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
 
@@ -101,16 +91,3 @@ METRICS = (
         (ev.SweepFinished, "oldest_seconds"),
     ),
 )
-
-
-def make_reply_spans(steps: "StepSpans") -> Subscriber:
-    """Return a subscriber that shows the steps of a reply inside a traced attempt."""
-
-    def show_step(event: Event) -> None:
-        match event:
-            case ev.ReplyWritten():
-                steps.show("write reply", event, steps.get_current())
-            case ev.ReplySent():
-                steps.show("send reply", event, steps.get_current())
-
-    return show_step

@@ -9,7 +9,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal, get_args
@@ -188,32 +188,17 @@ class Conversation:
         return self.status == Status.PROCESSING and self.lock_expires_at > now
 
 
-# The last messages of a history, as many as a conversation's row can always hold. The complete
-# history is stored in rows of its own. The row of a conversation is read with every turn and
-# must not grow: DynamoDB accepts at most 400 KB, and a larger row would block the customer's
-# next reply.
-MAX_RECENT_MESSAGES = 20
-MAX_RECENT_CHARACTERS = 64_000  # of all bodies; each character takes at most four bytes
-MAX_RECENT_BODY = 8_000  # characters of one body; the complete text is in the history
+# The last turn of a history, in short, which a conversation's row keeps for other programs. The
+# complete history is stored in rows of its own. The row is written five times in a turn, and
+# DynamoDB charges each write by the size of the row, so it must stay small.
+MAX_RECENT_MESSAGES = 2
+MAX_RECENT_BODY = 160  # characters of one body
 _ELLIPSIS = "…"
 
 
-def keep_recent_messages(
-    messages: Sequence[HistoryMessage], new: Iterable[HistoryMessage]
-) -> tuple[HistoryMessage, ...]:
-    """Return the last messages after `new` is added, shortened where necessary.
-
-    The result is the same whether new messages are added one by one or together.
-    """
-    kept: list[HistoryMessage] = []
-    room = MAX_RECENT_CHARACTERS
-    for message in reversed([*messages, *new]):
-        short = _shorten(message)
-        room -= len(short.body)
-        if room < 0 or len(kept) == MAX_RECENT_MESSAGES:
-            break
-        kept.append(short)
-    return tuple(reversed(kept))
+def keep_recent_messages(messages: Iterable[HistoryMessage]) -> tuple[HistoryMessage, ...]:
+    """Return the last messages, shortened where necessary."""
+    return tuple(_shorten(message) for message in [*messages][-MAX_RECENT_MESSAGES:])
 
 
 def _shorten(message: HistoryMessage) -> HistoryMessage:

@@ -23,5 +23,4 @@ PRODUCT = Product(
     checks={"chat": "holdfast.chat.checks:examine_conversations"},
     pages="holdfast.chat.pages:ConversationPages",
     metrics="holdfast.chat.metrics:METRICS",
-    spans="holdfast.chat.metrics:make_reply_spans",
 )

@@ -77,6 +77,7 @@ from holdfast.events import Events
 from holdfast.lease.clock import Clock
 
 _MAX_SENDS = 5  # unclear sends of one part in a row
+_EARLIER_MESSAGES = 20  # whose sids a look-up passes over
 _UNKNOWN = "it is not known whether the reply was sent"
 
 
@@ -143,12 +144,6 @@ class _NextPart:
     def reply(self) -> tuple[tuple[str, ...], WriterAnswer, tuple[SentPart, ...]]:
         """Return what every state of the outbox begins with."""
         return self.written.batch.sids, self.written.answer, self.accepted
-
-    def find(self, since: float) -> SentPart | None:
-        """Look the part up at the provider; see `ReplySender.find`."""
-        accepted = (sent.message_sid for sent in self.accepted)
-        known = [*_list_earlier_sids(self.written), *accepted]
-        return self.sender.find(self.part, self.secret, since=since, known=known)
 
 
 class ReplyPipeline:
@@ -331,7 +326,7 @@ class ReplyPipeline:
         doubt, reason = self._policy.in_doubt, _UNKNOWN
         may_repeat = following.sender.repeatable or doubt == "at_least_once"
         try:
-            sent = self._look_up(following, since) if is_over else following.find(since)
+            sent = self._look_up(following, since) if is_over else self._find(following, since)
         except SendStatusUnknown:
             sent = None
         else:
@@ -354,10 +349,22 @@ class ReplyPipeline:
         for delay_seconds in delays:
             self._wait(following.locked, delay_seconds)
             with suppress(TransientError):
-                if (sent := following.find(since)) is not None:
+                if (sent := self._find(following, since)) is not None:
                     return sent
         self._wait(following.locked, last_delay)
-        return following.find(since)
+        return self._find(following, since)
+
+    def _find(self, following: _NextPart, since: float) -> SentPart | None:
+        """Look the part up at the provider; see `ReplySender.find`.
+
+        An earlier reply may have the same text, so the sids of the last replies are known.
+        """
+        earlier = self._store.history(following.part.key, limit=_EARLIER_MESSAGES)
+        known = [sent.message_sid for sent in following.accepted]
+        for message in earlier:
+            if message.role == "assistant":
+                known += [message.message_sid, *map(str, message.details.get("sids", ()))]
+        return following.sender.find(following.part, following.secret, since=since, known=known)
 
     def _wait(self, locked: LockedTurn, seconds: float) -> None:
         """Wait, and check that both leases are still held.
@@ -379,14 +386,6 @@ def _make_part(written: WrittenTurn, text: str, index: int) -> ReplyPart:
     names = (key.primary_channel, key.conversation_id, *written.batch.sids, str(index), text)
     reference = digest_texts(*names)
     return ReplyPart(key, locked.conversation.channel_config, text, reference, index)
-
-
-def _list_earlier_sids(written: WrittenTurn) -> list[str]:
-    """Return the sids of earlier replies, because an earlier reply may have the same text."""
-    conversation = written.batch.locked.conversation
-    earlier = [message for message in conversation.messages if message.role == "assistant"]
-    sids = [str(sid) for message in earlier for sid in message.details.get("sids", ())]
-    return [conversation.last_assistant_message_sid, *sids]
 
 
 # -- the parts

@@ -1,9 +1,11 @@
 """Convert conversations and their messages to rows, and back."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, fields
 from typing import Any
 
 from holdfast.chat import store_rules as rules
+from holdfast.chat.errors import PermanentError
 from holdfast.chat.model import (
     Conversation,
     ConversationKey,
@@ -12,6 +14,7 @@ from holdfast.chat.model import (
     ParkedBatch,
     Staged,
     UnreadableFragment,
+    WaitingConversation,
     Window,
 )
 from holdfast.chat.outbox import Outbox, outbox_from_data, to_plain_data
@@ -81,8 +84,18 @@ def row_from_outbox(outbox: Outbox | None) -> dict[str, Any] | None:
 
 
 def outbox_from_row(row: Row) -> Outbox | None:
-    """Return the outbox of a row, if it has one."""
-    return None if row["outbox"] is None else outbox_from_data(row["outbox"])
+    """Return the outbox of a row, if it has one.
+
+    Raises PermanentError if it cannot be read, because ignoring it could send a reply twice.
+    """
+    if row["outbox"] is None:
+        return None
+    try:
+        return outbox_from_data(row["outbox"])
+    except (KeyError, TypeError, ValueError):
+        raise PermanentError(
+            "the conversation's outbox cannot be read; a newer version may have written it"
+        ) from None
 
 
 # -- the history
@@ -212,16 +225,36 @@ def row_from_parked(parked: ParkedBatch) -> dict[str, Any]:
     }
 
 
-def parked_from_row(row: Row) -> ParkedBatch:
-    """Return the parked batch of a row."""
+def batches_from_rows(rows: Iterable[Row]) -> list[ParkedBatch]:
+    """Return the parked batches. A row may be a part of the batch that its `of` names."""
+    heads: list[Row] = []
+    parts: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if of := row.get("of"):
+            parts.setdefault((row["conversation_id"], of), []).append(row)
+        else:
+            heads.append(row)
+    return [
+        _batch_from_rows(head, parts.get((head["conversation_id"], head["parked_id"]), []))
+        for head in heads
+    ]
+
+
+def _batch_from_rows(head: Row, parts: Iterable[Row]) -> ParkedBatch:
+    in_order = [head, *sorted(parts, key=lambda part: str(part["parked_id"]))]
     return ParkedBatch(
-        row["parked_id"],
-        _key_from_row(row),
-        row["reason"],
-        row["parked_at"],
-        tuple(_parked_message_from_row(staged) for staged in row["staged"]),
-        outbox_from_row(row),
+        head["parked_id"],
+        _key_from_row(head),
+        head["reason"],
+        head["parked_at"],
+        tuple(message for row in in_order for message in parked_messages_from_row(row)),
+        outbox_from_row(head),
     )
+
+
+def parked_messages_from_row(row: Row) -> list[Staged]:
+    """Return the messages in a row of a parked batch."""
+    return [_parked_message_from_row(staged) for staged in row["staged"]]
 
 
 def _parked_message_from_row(row: Row) -> Staged:
@@ -229,3 +262,31 @@ def _parked_message_from_row(row: Row) -> Staged:
         return _unreadable_from_row(row)
     key, media = ConversationKey(**row["key"]), tuple(row["media"])
     return Fragment(**{**row, "key": key, "media": media})
+
+
+# -- a summary of staged rows
+
+
+def summarize_staged(rows: Iterable[Row]) -> list[WaitingConversation]:
+    """Return the conversations that have staged rows.
+
+    Rows of other software may have no channel. They join the first channel of their
+    conversation, because they are answered with it.
+    """
+    times: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        by_channel = times.setdefault(row["conversation_id"], {})
+        by_channel.setdefault(row["primary_channel"], []).append(_read_time(row["staged_at"]))
+    waiting = []
+    for conversation_id, by_channel in times.items():
+        nameless = by_channel.pop("", [])
+        for channel, staged_at in by_channel.items() or [("", [])]:
+            all_times, nameless = [*staged_at, *nameless], []
+            key = ConversationKey(channel, conversation_id)
+            waiting.append(WaitingConversation(key, len(all_times), min(all_times)))
+    return waiting
+
+
+def _read_time(value: Any) -> float:
+    """Return a time, or 0 for a value of other software that is not one, as for an old row."""
+    return float(value) if isinstance(value, int | float) else 0.0

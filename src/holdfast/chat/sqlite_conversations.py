@@ -1,11 +1,10 @@
 """The conversation store in a SQLite file, for all threads and processes of one machine."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.chat.model import ConversationKey, WaitingConversation
 from holdfast.chat.row_store import RowConversationStore
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.store.rows import Rows
 from holdfast.store.sqlite.connection import Durability, Schema
 from holdfast.store.sqlite.database import Database, MemoryDatabase
 from holdfast.store.sqlite.rows import RowConnection
@@ -96,12 +95,6 @@ CREATE INDEX parked_by_time ON parked (parked_at);
 """,
 )
 
-# A row of other software may have a text as its time. It counts as an old row.
-_WAITING = """
-SELECT conversation_id, primary_channel, count(*) AS messages,
-    min(CAST(staged_at AS REAL)) AS oldest_at FROM stage
-GROUP BY conversation_id, primary_channel
-"""
 # A limited number of expired rows, the oldest first.
 _DELETE_EXPIRED = (
     """
@@ -149,22 +142,10 @@ class SQLiteConversations(RowConversationStore):
     def __repr__(self) -> str:
         return f"SQLiteConversations({str(self._database.path)!r})"
 
-    def _delete_expired(self, rows: RowConnection, now: float) -> None:
+    def _delete_expired(self, rows: Rows, now: float) -> None:
+        assert isinstance(rows, RowConnection)
         for statement in _DELETE_EXPIRED:
             rows.execute(statement, (now, _MAX_DELETES))
-
-    def waiting(self) -> Iterator[WaitingConversation]:
-        """Yield the conversations that have staged rows."""
-        return iter(
-            [
-                WaitingConversation(
-                    ConversationKey(waiting["primary_channel"], waiting["conversation_id"]),
-                    waiting["messages"],
-                    waiting["oldest_at"],
-                )
-                for waiting in self._database.query(_WAITING)
-            ]
-        )
 
 
 class MemoryConversations(SQLiteConversations):

@@ -1,12 +1,12 @@
 """How each call of a store changes a conversation, as pure functions.
 
 A store runs each of them in a transaction, so that the conversation it reads is the current
-one. DynamoDB cannot do that. Its conditions express the same rules, and the contract suite
-compares the two.
+one.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
+from itertools import count
 
 from holdfast.chat.model import (
     Conversation,
@@ -121,12 +121,12 @@ def finish_turn(
     conversation: Conversation, turn: Turn, now: float
 ) -> tuple[Conversation, tuple[HistoryMessage, HistoryMessage]]:
     """Return the conversation after the turn, and the turn's two messages, numbered."""
-    count = conversation.message_count
-    pair = replace(turn.user, seq=count + 1), replace(turn.assistant, seq=count + 2)
+    last = conversation.message_count
+    pair = replace(turn.user, seq=last + 1), replace(turn.assistant, seq=last + 2)
     after = replace(
         conversation,
-        messages=keep_recent_messages(conversation.messages, pair),
-        message_count=count + 2,
+        messages=keep_recent_messages([*conversation.messages, *pair]),
+        message_count=last + 2,
         thread_id=turn.thread_id,
         thread_mark=turn.thread_mark,
         last_assistant_message_sid=turn.assistant.message_sid,
@@ -135,6 +135,20 @@ def finish_turn(
         outbox=None,
     )
     return release_lock(after, Status.REPLY_SENT, now), pair
+
+
+def number_messages(conversation: Conversation, last_seq: int) -> Conversation:
+    """Return the conversation with numbers for those of its messages that have none.
+
+    `last_seq` is the highest number in the history, or 0.
+    """
+    unnumbered = sum(not message.seq for message in conversation.messages)
+    numbers = count(max(conversation.message_count - unnumbered, last_seq) + 1)
+    messages = tuple(
+        message if message.seq else replace(message, seq=next(numbers))
+        for message in conversation.messages
+    )
+    return replace(conversation, messages=messages, message_count=next(numbers) - 1)
 
 
 def park_batch(conversation: Conversation, batch: ParkedBatch) -> Conversation:
@@ -157,13 +171,10 @@ def drop_processed(batch: ParkedBatch, known: Collection[str]) -> ParkedBatch:
     return replace(batch, parked_id=left_id, staged=left)
 
 
-def restage(parked: ParkedBatch, now: float) -> list[Staged]:
-    """Return the rows of a parked batch as they are staged again.
+def restage(parked: Iterable[Staged], now: float) -> list[Staged]:
+    """Return messages of a parked batch as they are staged again.
 
     A row that cannot be read goes back unchanged, because a newer version may be able to
     read it.
     """
-    return [
-        replace(row, staged_at=now) if isinstance(row, Fragment) else row
-        for row in parked.staged
-    ]
+    return [replace(row, staged_at=now) if isinstance(row, Fragment) else row for row in parked]

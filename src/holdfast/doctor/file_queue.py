@@ -24,10 +24,9 @@ from holdfast.doctor.filesystem import (
     FileQueue,
     judge_workers,
 )
-from holdfast.lease.clock import Clock
+from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.queues.files import layout
 from holdfast.queues.files.directory import FsOps, QueueDirectory
-from holdfast.queues.files.housekeeping import SWEEP_SECONDS
 from holdfast.queues.files.layout import FOLDERS, format_share_command
 from holdfast.queues.files.operator import count_stats
 from holdfast.queues.files.workers import ServerClock, WorkerRegistry
@@ -65,7 +64,7 @@ def _probe(queue: FileQueue) -> Iterator[CheckResult]:
 
 
 def _check_contents(queue: FileQueue) -> Iterator[CheckResult]:
-    with closing(QueueContents(queue.folder, queue.clock, queue.fs)) as contents:
+    with closing(QueueContents(queue.folder, queue.fs)) as contents:
         yield from run_checks(contents, *CONTENTS)
 
 
@@ -170,21 +169,16 @@ def _list_folders(folder: Path) -> list[Path]:
     return [folder / name for name in FOLDERS if (folder / name).is_dir()]
 
 
-# -- its contents: foreign files, leftovers, workers and deadlines
+# -- its contents: foreign files, workers and deadlines
 
 
 class QueueContents:
     """The contents of a queue's folders, which the checks only read."""
 
-    def __init__(self, folder: Path, clock: Clock, fs: FsOps) -> None:
+    def __init__(self, folder: Path, fs: FsOps, clock: Clock = SYSTEM_CLOCK) -> None:
         self.folder = folder
         self.directory = QueueDirectory(folder, fs)
         self.server_clock = ServerClock(self.directory, clock)
-
-    def read_times(self, folder: str, suffix: str = "") -> list[float]:
-        """Return when the files in a folder were written."""
-        names = [f"{folder}/{n}" for n in self.directory.list(folder) if n.endswith(suffix)]
-        return [status.st_mtime for name in names if (status := self.directory.stat(name))]
 
     def close(self) -> None:
         """Close the queue's folder."""
@@ -206,22 +200,12 @@ def check_foreign_files(contents: QueueContents) -> Iterator[CheckResult]:
     )
 
 
-def check_leftovers(contents: QueueContents) -> Iterator[CheckResult]:
-    """Check tmp/ for old files. Newer files belong to processes that are writing."""
-    before = contents.server_clock.read_wall_ms() / 1000 - SWEEP_SECONDS
-    if old := sum(time < before for time in contents.read_times("tmp")):
-        yield warn(
-            f"{format_count(old, 'file')} in tmp/ of killed pushes, which were not reported as "
-            "pushed",
-            "`holdfast purge --older-than 30d` and every starting worker remove them",
-        )
-
-
 def check_workers(contents: QueueContents) -> Iterator[CheckResult]:
     """Check that a worker polls if there is work."""
-    seen = max(contents.read_times("workers", ".json"), default=None)
-    now = contents.server_clock.read_wall_ms() / 1000
     directory, server_clock = contents.directory, contents.server_clock
+    cards = [f"workers/{name}" for name in directory.list("workers") if name.endswith(".json")]
+    seen = max((card.st_mtime for card in map(directory.stat, cards) if card), default=None)
+    now = server_clock.read_wall_ms() / 1000
     stats = count_stats(directory, server_clock, WorkerRegistry(directory, server_clock))
     yield judge_workers(stats, seen, now)
 
@@ -241,4 +225,4 @@ def check_leases(contents: QueueContents) -> Iterator[CheckResult]:
 
 
 FOLDER_CHECKS = (check_folders, check_access, check_permissions, check_one_device)
-CONTENTS = (check_foreign_files, check_leftovers, check_workers, check_leases)
+CONTENTS = (check_foreign_files, check_workers, check_leases)

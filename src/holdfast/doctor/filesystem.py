@@ -8,22 +8,18 @@ protocol on files can repair that.
 import fcntl
 import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from threading import Barrier
 
-from holdfast.doctor import racer
 from holdfast.doctor.checks import CheckFailed, CheckResult, fail, grade, ok, warn
-from holdfast.doctor.racer import PAYLOAD
-from holdfast.lease.clock import SYSTEM_CLOCK, Clock, to_utc
+from holdfast.lease.clock import to_utc
 from holdfast.queue.info import QueueStats
-from holdfast.queues.files.directory import FsOps, QueueDirectory
-from holdfast.queues.files.workers import SAME_CLOCK_SECONDS, read_server_time
+from holdfast.queues.files.directory import FsOps
 from holdfast.store.mounts import MOUNTS, find_mount
 from holdfast.text import format_count
 
@@ -46,8 +42,7 @@ _FREE_SPACE = "free some: `holdfast purge --older-than 7d` removes completed mes
 
 RACERS = 4
 HEATS = 250
-_WAIT_TIMEOUT_SECONDS = 60.0
-_MAX_OFFSET_SECONDS = 5.0
+_PAYLOAD = b"holdfast " * 455  # about 4 KiB, so that an incomplete file shows
 _QUIET_SECONDS = 60.0  # workers mark themselves as seen every ten seconds
 PUSH_FIRST = (
     "check the name (`holdfast doctor --help` lists what else can be checked), or make it by "
@@ -60,10 +55,8 @@ class FileQueue:
     """The queue in `folder`, or the place of one that does not exist yet."""
 
     folder: Path
-    clock: Clock = SYSTEM_CLOCK
     fs: FsOps = field(default_factory=FsOps)
     mounts: Path = MOUNTS
-    racer: Path = Path(racer.__file__)
 
     @property
     def exists(self) -> bool:
@@ -159,80 +152,66 @@ def grade_inodes(free: int) -> CheckResult:
     return grade(text, _FREE_SPACE, fails=free < 1_000, warns=free < 100_000, check="inodes")
 
 
-# -- races
+# -- probes
 #
-# Each probe takes the queue that it probes for, with an empty folder of doctor's in the place
-# of its own.
+# Each takes the queue that it probes for, with an empty folder of doctor's in the place of its
+# own.
 
 
 def check_rename(probe: FileQueue) -> Iterator[CheckResult]:
     """Check that every rename has one winner, which finds the file complete."""
     for heat in range(HEATS):
-        (probe.folder / f"heat-{heat}").write_bytes(PAYLOAD)
-    yield _race("rename", probe)
+        (probe.folder / f"heat-{heat}").write_bytes(_PAYLOAD)
+
+    def try_to_win(heat: int, racer: int) -> bool:
+        target = probe.folder / f"won-{heat}-{racer}"
+        try:
+            probe.fs.rename(probe.folder / f"heat-{heat}", target)
+        except FileNotFoundError:
+            return False
+        return target.read_bytes() == _PAYLOAD
+
+    yield _race(try_to_win)
 
 
 def check_link(probe: FileQueue) -> Iterator[CheckResult]:
     """Check that a link to an existing name is refused. Worker cards rely on it."""
-    for lane in range(RACERS):
-        (probe.folder / f"lane-{lane}").write_bytes(b"")
-    try:
-        os.link(probe.folder / "lane-0", probe.folder / "lane-probe")
-    except OSError as error:
-        text = f"hard links do not work: {error.strerror}"
-        raise CheckFailed(text, "use another folder") from error
-    yield _race("link", probe)
+    (probe.folder / "card").write_bytes(b"")
+
+    def try_to_win(heat: int, racer: int) -> bool:
+        try:
+            probe.fs.link(probe.folder / "card", probe.folder / f"link-{heat}")
+        except FileExistsError:
+            return False
+        except OSError as error:
+            text = f"hard links do not work: {error.strerror}"
+            raise CheckFailed(text, "use another folder") from error
+        return True
+
+    yield _race(try_to_win)
 
 
-def _race(operation: str, probe: FileQueue) -> CheckResult:
-    """Run a race, and check that each heat had one winner.
+def _race(try_to_win: Callable[[int, int], bool]) -> CheckResult:
+    """Let threads race for each file, and check that each had one winner.
 
-    All racers wait for the end of one pipe, so that closing it starts them at once.
+    The filesystem gets the calls of all threads at once, as it would those of processes.
     """
-    command = [sys.executable, "-I", "-S", str(probe.racer), operation, str(probe.folder)]
-    read_end, write_end = os.pipe()
-    with ExitStack() as stack:
-        start = stack.enter_context(open(write_end, "wb"))
-        with open(read_end, "rb") as waiting:
-            racers = [
-                _start_racer(stack, [*command, str(lane), str(HEATS)], waiting)
-                for lane in range(RACERS)
-            ]
-        for racer in racers:
-            assert racer.stdout is not None
-            racer.stdout.readline()  # it is ready
-        start.close()
-        winners = Counter(heat for racer in racers for heat in _read_won(racer))
+    start = Barrier(RACERS)
+
+    def run(racer: int) -> list[int]:
+        start.wait()
+        return [heat for heat in range(HEATS) if try_to_win(heat, racer)]
+
+    with ThreadPoolExecutor(RACERS) as pool:
+        winners = Counter(chain.from_iterable(pool.map(run, range(RACERS))))
     other_folder = (
         "do not use this folder with more than one process: choose one on a local disk or NFS"
     )
     if twice := sum(1 for count in winners.values() if count > 1):
-        return fail(f"{twice} of {HEATS} files were won by two processes", other_folder)
+        return fail(f"{twice} of {HEATS} files were won by two threads", other_folder)
     if lost := HEATS - len(winners):
         return fail(f"{lost} of {HEATS} files had no winner or were incomplete", other_folder)
-    return ok(f"{RACERS} processes raced for {HEATS} files: each had one winner")
-
-
-def _start_racer(
-    stack: ExitStack, command: Sequence[str], waiting: BinaryIO
-) -> "subprocess.Popen[bytes]":
-    racer = subprocess.Popen(command, stdin=waiting, stdout=subprocess.PIPE)
-    stack.enter_context(racer)  # its exit waits for the process, so it is killed before
-    stack.callback(racer.kill)
-    return racer
-
-
-def _read_won(racer: "subprocess.Popen[bytes]") -> list[int]:
-    try:
-        output, _ = racer.communicate(timeout=_WAIT_TIMEOUT_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        raise OSError(f"a probing process took longer than {error.timeout:g} s") from None
-    if racer.returncode:
-        raise OSError(f"a probing process ended with {racer.returncode}")
-    return [int(heat) for heat in output.split()]
-
-
-# -- locks
+    return ok(f"{RACERS} threads raced for {HEATS} files: each had one winner")
 
 
 def check_lock(probe: FileQueue) -> Iterator[CheckResult]:
@@ -251,37 +230,6 @@ def check_lock(probe: FileQueue) -> Iterator[CheckResult]:
             yield ok("flock refuses a second lock")
         else:
             yield warn("flock allows two locks at once", no_dedupe)
-
-
-# -- clocks
-
-
-def check_clock(probe: FileQueue) -> Iterator[CheckResult]:
-    """Compare the file server's clock with this host's.
-
-    Leases need neither clock. Due times follow the file server's.
-    """
-    (probe.folder / "workers").mkdir()
-    directory = QueueDirectory(probe.folder, probe.fs)
-    try:
-        before = probe.clock.time()
-        server_now = read_server_time(directory)
-        local_now = (before + probe.clock.time()) / 2
-    finally:
-        directory.close()
-    ahead = server_now - local_now
-    if abs(ahead) < SAME_CLOCK_SECONDS:
-        yield ok("the file server's clock is this host's clock")
-        return
-    is_far = abs(ahead) >= _MAX_OFFSET_SECONDS
-    direction = "ahead of" if ahead > 0 else "behind"
-    yield grade(
-        f"the file server's clock is {abs(ahead):,.1f} s {direction} this host's; due times "
-        "follow its clock, and leases need neither"
-        f"{', but displayed times may be wrong' if is_far else ''}",
-        "let NTP set both clocks",
-        warns=is_far,
-    )
 
 
 # -- workers
@@ -306,4 +254,4 @@ def judge_workers(stats: QueueStats, seen: float | None, now: float) -> CheckRes
 
 
 FILESYSTEM = (check_filesystem, check_synced_folder, check_space)
-PROBES = (check_rename, check_link, check_lock, check_clock)
+PROBES = (check_rename, check_link, check_lock)

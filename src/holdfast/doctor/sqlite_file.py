@@ -40,7 +40,6 @@ _FREE_SPACE = (
     "can be written, and deleting rows does not make the file smaller"
 )
 _WARN_LOG_BYTES = 64 * _MIB  # several times what workers let it grow to
-_MAX_OFFSET_MS = 5_000
 _MAX_NAMED = 5  # queues that are named one by one
 
 
@@ -226,19 +225,4 @@ def _check_contents(file: SqliteFile, name: str, clock: Clock) -> Iterator[Check
         "`holdfast dead list QUEUE` shows why",
         warns=bool(stats.failed),
         check="dead letters",
-    )
-    yield _compare_clocks(now_ms - int(clock.time() * 1000))
-
-
-def _compare_clocks(ahead_ms: int) -> CheckResult:
-    """Judge how far the timeline is ahead of a wall clock that may have been set since boot."""
-    if abs(ahead_ms) < _MAX_OFFSET_MS:
-        return ok("due times and leases are on the wall clock's time", check="clock")
-    direction = "ahead of" if ahead_ms > 0 else "behind"
-    return warn(
-        f"the timeline of due times and leases is {abs(ahead_ms) / 1000:,.0f} s {direction} "
-        "the wall clock, which was set since the machine started; leases are not affected, "
-        "but displayed times are",
-        "let NTP set the clock; the next start of the machine makes a new timeline",
-        check="clock",
     )

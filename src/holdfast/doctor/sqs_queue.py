@@ -1,7 +1,6 @@
 """Checks of an SQS queue: do its settings prevent lost, stuck and repeated work?
 
-The checks read settings, and try permissions with an invalid receipt handle. They receive
-no message, because that would count as an attempt.
+The checks only read settings. They receive no message, because that would count as an attempt.
 """
 
 import json
@@ -17,7 +16,6 @@ from holdfast.aws.errors import (
     get_cause_code,
     get_client_errors,
     get_error_code,
-    is_transient,
 )
 from holdfast.doctor.checks import CheckFailed, CheckResult, fail, grade, ok, run_checks, warn
 from holdfast.errors import HoldfastError
@@ -33,20 +31,7 @@ _WARN_IN_FLIGHT = 90_000
 _DAY_SECONDS = 86_400
 _MIN_LONG_POLL_LEASE_SECONDS = 3.0  # below it, a third is less than a second to wait
 _LAMBDA_LEASE_SECONDS = 40.0  # a lease of this length gives each call five seconds
-_FAKE_HANDLE = "holdfast-doctor"  # real receipt handles never look like this
 _TRY_AGAIN = "try again when SQS responds"
-
-_SEND = "sqs:SendMessage"
-# Permissions that can be tried without an effect: SQS checks the permission before it
-# refuses an invalid handle, and an empty batch sends nothing.
-_PROBES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "sqs:ChangeMessageVisibility": (
-        "change_message_visibility",
-        {"ReceiptHandle": _FAKE_HANDLE, "VisibilityTimeout": 0},
-    ),
-    "sqs:DeleteMessage": ("delete_message", {"ReceiptHandle": _FAKE_HANDLE}),
-    _SEND: ("send_message_batch", {"Entries": []}),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,42 +137,6 @@ def check_encryption(queue: SqsQueue) -> Iterator[CheckResult]:
         yield ok(
             f"with the key {key}: push needs kms:GenerateDataKey, workers need kms:Decrypt"
         )
-
-
-def check_permissions(queue: SqsQueue) -> Iterator[CheckResult]:
-    """Try the permissions that can be tried without an effect.
-
-    A worker sends a message that is newer than its code to its queue again, except in a FIFO
-    queue. Otherwise only producers send, so its lack alone is not a failure.
-    """
-    denied = [name for name, call in _PROBES.items() if _is_denied(queue.client, *call)]
-    if denied not in ([], [_SEND]):
-        yield fail(
-            f"this user lacks {', '.join(denied)}",
-            "allow them on the queue; a worker needs sqs:ReceiveMessage as well",
-        )
-    elif denied and not queue.attributes.is_fifo:
-        yield warn(
-            f"this user lacks {_SEND}: a message that is newer than the code of a worker uses "
-            "up its attempts while it waits for newer code",
-            "allow it on the queue for workers and producers; `export serve` does not need it",
-        )
-    else:
-        sending = f"{_SEND} is refused" if denied else "sending is not refused"
-        yield ok(
-            f"this user may inspect, extend and delete; {sending}; "
-            "sqs:ReceiveMessage was not tried, because that would count as an attempt",
-        )
-
-
-def _is_denied(queue: QueueClient, operation: str, arguments: Mapping[str, Any]) -> bool:
-    try:
-        queue.call(operation, **arguments)
-    except HoldfastError as error:
-        if is_transient(error.__cause__ or error):
-            raise CheckFailed(f"cannot be checked: {error}", _TRY_AGAIN) from error
-        return get_cause_code(error) in DENIED
-    return False
 
 
 # -- lease and retries
@@ -434,7 +383,6 @@ def _compare_timeout(timeout: int | None, window: int, visibility: int) -> Check
 SQS_QUEUE = (
     check_queue,
     check_encryption,
-    check_permissions,
     check_visibility,
     check_lease,
     check_redrive_policy,

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from holdfast.doctor.checks import (
-    Check,
     CheckFailed,
     CheckLevel,
     CheckResult,
@@ -123,10 +122,8 @@ class Table:
     expires_by: str | None
 
 
-def check_tables(
-    kind: StoreKind, url: str, client: Any = None, more: tuple[Check[Table], ...] = ()
-) -> Iterator[CheckResult]:
-    """Compare each table of a store with its definition, and run `more` checks of each.
+def check_tables(kind: StoreKind, url: str, client: Any = None) -> Iterator[CheckResult]:
+    """Compare each table of a store with its definition.
 
     Raises ConfigError if no client is given and none can be made.
     """
@@ -140,7 +137,7 @@ def check_tables(
         name = definition["TableName"]
         description, expiry = _describe(client, name, tables.command)
         table = Table(name, definition, description, expiry, tables.expiring.get(name))
-        return run_checks(table, *TABLE, *more)
+        return run_checks(table, *TABLE)
 
     for definition in tables.definitions:
         yield from run_checks(definition, ("table", examine))

@@ -26,7 +26,6 @@ from holdfast.version import format_install_command
 
 _WAIT_SUFFIX = ".waitForTaskToken"
 _TOKENS = ("$$.Task.Token", "$states.context.Task.Token")
-_TIMEOUTS = ("States.Timeout", "States.HeartbeatTimeout", "States.TaskFailed", "States.ALL")
 _LEASE_SECONDS = 40.0  # a lease of this length gives each call five seconds
 _QUIET_SECONDS = 600.0  # without progress, after which doctor warns
 
@@ -247,20 +246,7 @@ def _iter_texts(value: Any) -> Iterator[str]:
                 yield from _iter_texts(part)
 
 
-def _check_retry(state: TaskTokenState) -> Iterator[CheckResult]:
-    for rule in state.fields.get("Retry") or ():
-        errors = (rule.get("ErrorEquals") or ()) if isinstance(rule, Mapping) else ()
-        for error in errors:
-            if error in _TIMEOUTS:
-                yield ok(
-                    f"{state.name} tries again on {error}, up to {rule.get('MaxAttempts', 3)} "
-                    "times: the job continues where it was, with the new token",
-                )
-                return
-    yield ok(f"{state.name} does not try again after a timeout: the execution fails")
-
-
-WAITING_STATE = (_check_heartbeat, _check_timeout, _check_token, _check_retry)
+WAITING_STATE = (_check_heartbeat, _check_timeout, _check_token)
 
 
 # -- reading the definition

@@ -1,19 +1,10 @@
-"""The metrics of heartbeats, jobs, tasks and the pool, and their spans for OpenTelemetry:
+"""The metrics of heartbeats, jobs, tasks and the pool."""
 
-task        internal   one task of a job, with a link to the attempt at the job
-callback    client     the callback of a job, child of the attempt at the job
-"""
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-from holdfast.events import Event
 from holdfast.exports import events as ev
 from holdfast.telemetry.metrics import Counter, Gauge, Histogram, Reading
 
-if TYPE_CHECKING:
-    from holdfast.telemetry.opentelemetry import StepSpans
-
-_MAX_JOBS = 1000  # whose context is kept: a job that ends elsewhere is never removed
 _HEARTBEAT_MS = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000)
 
 
@@ -80,30 +71,3 @@ METRICS = (
         "pool_workers.ended", "Worker processes that ended or were killed.", ev.PoolWorkerEnded
     ),
 )
-
-
-class JobSpans:
-    """A subscriber that shows the tasks and callbacks of jobs whose attempts are traced."""
-
-    def __init__(self, steps: "StepSpans") -> None:
-        self._steps = steps
-        self._jobs: dict[str, Any] = {}  # the context of each job's attempt
-
-    def __call__(self, event: Event) -> None:
-        match event:
-            case ev.JobStarted(job_id) | ev.JobResumed(job_id):
-                self._keep_job(job_id)
-            case ev.TaskCompleted(job_id, task_id) | ev.TaskFailed(job_id, task_id):
-                ids = {"holdfast.job.id": job_id, "holdfast.task.id": task_id}
-                self._steps.show("task", event, self._jobs.get(job_id), ids, is_call=False)
-            case ev.CallbackSent(job_id) | ev.CallbackFailed(job_id):
-                ids = {"holdfast.job.id": job_id}
-                self._steps.show("callback", event, self._jobs.get(job_id), ids)
-            case ev.JobFinished(job_id):
-                self._jobs.pop(job_id, None)
-
-    def _keep_job(self, job_id: str) -> None:
-        if (context := self._steps.get_current()) is not None:
-            self._jobs[job_id] = context
-            if len(self._jobs) > _MAX_JOBS:
-                del self._jobs[next(iter(self._jobs))]

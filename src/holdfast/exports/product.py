@@ -27,5 +27,4 @@ PRODUCT = Product(
     },
     pages="holdfast.exports.pages:JobPages",
     metrics="holdfast.exports.metrics:METRICS",
-    spans="holdfast.exports.metrics:JobSpans",
 )

@@ -89,15 +89,6 @@ def _parse_bool(value: object) -> bool:
     return parsed
 
 
-def _parse_whole_number(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    text = str(value).strip()
-    if not (text.isascii() and text.removeprefix("-").isdigit()):
-        raise ValueError("use a whole number, without a unit")
-    return int(text)
-
-
 def _parse_never(value: object) -> object:
     return None if str(value).strip().lower() == "never" else value
 
@@ -112,9 +103,7 @@ class HeartbeatSettings(Settings):
     }
 
     #: milliseconds between two heartbeats of a job; at least 1000
-    interval_ms: Annotated[int, BeforeValidator(_parse_whole_number)] = Field(
-        default=30_000, ge=MIN_INTERVAL_MS
-    )
+    interval_ms: int = Field(default=30_000, ge=MIN_INTERVAL_MS)
     #: `false` switches heartbeats off; allowed values are true, false, 1, 0, yes, no, on, off
     enabled: Annotated[bool, BeforeValidator(_parse_bool)] = True
     #: the state's HeartbeatSeconds; refused below twice the interval, a warning below three

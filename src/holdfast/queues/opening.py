@@ -1,5 +1,6 @@
 """Open queues by their URL."""
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 from holdfast.errors import ConfigError
 from holdfast.events import Events
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.queue.event_log import EventLog
 from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import AnyMessage, M, Message, P, to_message_model
 from holdfast.queues.settings import QueueOptions, QueueSettings, SqsSettings
@@ -150,10 +152,11 @@ def make_queue_opener(
 
     def open_source(address: str) -> "SQSQueue[M]":
         from holdfast.queues.sqs.address import make_client_and_address
-        from holdfast.telemetry.logging import make_application_log
 
         client, name = make_client_and_address(address.removeprefix("sqs:"), answer_seconds)
-        observed = Events(make_application_log(), *telemetry) if events is None else events
+        observed = (
+            Events(EventLog(min_level=logging.INFO), *telemetry) if events is None else events
+        )
         connection = {"clock": clock, "events": observed, "client": client}
         queue = _open(Url("sqs", name), model, settings, create=False, **connection)
         return cast("SQSQueue[M]", trace_queue(queue, env))

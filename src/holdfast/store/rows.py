@@ -30,6 +30,9 @@ class Rows(Protocol):
     ) -> Sequence[Row]:
         """Return the rows, all of them if the limit is negative."""
 
+    def find(self, table: str, keys: Sequence[Row]) -> Sequence[Row]:
+        """Return the rows with these keys, in any order and without missing ones."""
+
     def insert(self, table: str, rows: Sequence[Row]) -> int:
         """Add the rows whose keys are new, and return how many were added."""
 
@@ -49,8 +52,25 @@ class RowDatabase(Protocol):
     def read(self, body: Callable[[Rows], T]) -> T:
         """Return what the body reads, in one state throughout if the database can do so."""
 
-    def write(self, body: Callable[[Rows], T]) -> T:
+    def scan(
+        self,
+        table: str,
+        where: Row,
+        *,
+        key: str,
+        order_by: str = "",
+        descending: bool = False,
+    ) -> Iterator[Row]:
+        """Yield rows one by one, however many there are and however slow the reader is.
+
+        Each row is as it is when it is yielded, and the order is kept where that is cheap.
+        `key` is a column that identifies a row.
+        """
+
+    def write(self, body: Callable[[Rows], T], *, durable: bool = True) -> T:
         """Run the body in a transaction, and return its result after the commit.
+
+        A write that is not `durable` may be undone by a power cut until the next durable one.
 
         Either all of its writes happen or none. The rows that it read and changed are those
         that it changes: if another writer was first, the body runs again on the newer rows, so

@@ -12,13 +12,13 @@ and may have the same namespace.
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.errors import ConfigError
 from holdfast.events import Event, WorkerStopped
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
-from holdfast.telemetry.metrics import HELD, REDELIVERY, Gauge, Labels, Measurements, Metric
+from holdfast.telemetry.metrics import Gauge, Labels, Measurements, Metric
 
 MAX_VALUES = 100  # of one metric in one line, and as many metrics, but there are fewer
 _UNITS = {"s": "Seconds", "ms": "Milliseconds"}
@@ -54,7 +54,8 @@ class EmfWriter(Measurements):
                 "a CloudWatch namespace has up to 255 letters, digits and . - _ / # : and does "
                 f"not begin with AWS/; got {namespace!r}"
             )
-        super().__init__(clock)
+        super().__init__()
+        self._clock = clock
         self._namespace = namespace
         self._interval_seconds = interval_seconds
         self._write = write
@@ -80,30 +81,26 @@ class EmfWriter(Measurements):
 
     def _write_lines(self) -> None:
         self._flush_at = self._clock.monotonic() + self._interval_seconds
-        taken = [
-            (metric, labels, value)
-            for metric, labels, value in self.take(self._values)
-            if value or isinstance(metric, Gauge)
-        ]
-        if not taken:
-            return
-        for gauge in (HELD, REDELIVERY):
-            taken += [(gauge, *reading) for reading in self.read_numbers(gauge)]
-        collected: dict[tuple[Labels, Labels], Values] = {}
-        for metric, labels, value in taken:
-            collected.setdefault((metric.labels, labels), {})[metric] = value
-        timestamp = int(self._clock.time() * 1000)
-        lines = [
-            self._format_line(labels, values, timestamp)
-            for labels, all_values in collected.items()
-            for values in split_values(all_values)
-        ]
-        self._write("".join(f"{line}\n" for line in lines))
+        collected: dict[tuple[Labels, Labels, int], Values] = {}
+        for metric, labels, value in self.take(self._values):
+            if isinstance(value, list):  # may be longer, because events are counted together
+                starts = range(0, len(value), MAX_VALUES)
+                parts = [value[start : start + MAX_VALUES] for start in starts]
+            else:
+                parts = [value] if value or isinstance(metric, Gauge) else []
+            for number, part in enumerate(parts):
+                collected.setdefault((metric.labels, labels, number), {})[metric] = part
+        if collected:
+            timestamp = int(self._clock.time() * 1000)
+            lines = [
+                self._format_line(names, labels, values, timestamp)
+                for (names, labels, _), values in collected.items()
+            ]
+            self._write("".join(f"{line}\n" for line in lines))
 
     def _format_line(
-        self, labels: tuple[Labels, Labels], values: Values, timestamp: int
+        self, names: Labels, labels: Labels, values: Values, timestamp: int
     ) -> str:
-        names, label_values = labels
         directive = {
             "Namespace": self._namespace,
             "Dimensions": [names],
@@ -114,23 +111,7 @@ class EmfWriter(Measurements):
         }
         line: dict[str, Any] = {
             "_aws": {"Timestamp": timestamp, "CloudWatchMetrics": [directive]},
-            **dict(zip(names, label_values, strict=True)),
+            **dict(zip(names, labels, strict=True)),
             **{metric.cloudwatch_name: value for metric, value in values.items()},
         }
         return json.dumps(line, separators=(",", ":"), allow_nan=False)
-
-
-def split_values(values: Values) -> Iterator[Values]:
-    """Yield the values in parts, none of which has more readings than fit into a line.
-
-    Threads may add readings before a full line is written, so there may be more.
-    """
-    rest = values
-    while rest:
-        part: Values = dict(rest)
-        left: Values = {}
-        for metric, value in part.items():
-            if isinstance(value, list) and len(value) > MAX_VALUES:
-                part[metric], left[metric] = value[:MAX_VALUES], value[MAX_VALUES:]
-        yield part
-        rest = left

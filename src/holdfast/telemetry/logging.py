@@ -1,10 +1,9 @@
-"""Events as lines and in structlog. `holdfast.queue.event_log` says what a record contains.
+"""Events as complete lines. `holdfast.queue.event_log` says what a record contains.
 
     2026-11-15T20:45:01.123Z level=info event=completed queue=acme/enrich message_id=4f1c…
 
-`make_application_log` writes to structlog if that is installed (extra `logging`), or else
-to the `holdfast` logger of the standard library. An application that has configured either
-needs nothing more. `make_line_log` formats complete lines itself, for the command line.
+`make_line_log` formats complete lines itself, for the command line. An application's own
+processes log to the `holdfast` logger of the standard library.
 """
 
 import json
@@ -22,27 +21,6 @@ Style = Literal["text", "json", "plain"]
 
 # The events of messages about which `explain` has more to say.
 _EXPLAINED = ("retried", "dead_lettered", "message_lease_lost")
-
-
-def make_application_log(*, tracebacks: bool = True) -> Subscriber:
-    """Return a subscriber that logs to structlog, or else to the standard library.
-
-    structlog gets the traceback as text. It would show an exception with all local variables,
-    and so with the message.
-    """
-    try:
-        import structlog
-    except ImportError:
-        return EventLog(min_level=logging.INFO, tracebacks=tracebacks)
-    logger = structlog.get_logger("holdfast")
-
-    def write(
-        level: int, name: str, fields: Mapping[str, Any], exception: BaseException | None
-    ) -> None:
-        trace = None if exception is None else format_traceback(exception)
-        logger.log(level, name, **fields, **({"exception": trace} if trace else {}))
-
-    return EventLog(write, min_level=logging.INFO, tracebacks=tracebacks)
 
 
 def make_line_log(

@@ -17,7 +17,6 @@ from typing import Any
 
 from holdfast import events as ev
 from holdfast.events import Event, QueueEvent
-from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.products import find_products, load_part
 
 Labels = tuple[str, ...]
@@ -158,14 +157,6 @@ _QUEUE = ("queue",)
 _STATES = ("ready", "delayed", "leased", "failed")
 _TIMED = (ev.Completed, ev.Retried, ev.DeadLettered)
 
-# These two change with time too, so Measurements computes them when they are read.
-HELD = Gauge("held", "Leases that this process holds now.", labels=_QUEUE, unit="{lease}")
-REDELIVERY = Gauge(
-    "redelivery_seconds",
-    "How long the last held message would wait for its next delivery if this process died now.",
-    labels=_QUEUE,
-)
-
 _ENGINE = (
     # -- queues
     Gauge(
@@ -207,8 +198,6 @@ _ENGINE = (
         labels=("queue", "reason"),
     ),
     # -- leases
-    HELD,
-    REDELIVERY,
     Counter(
         "renewals",
         "Renewals of leases, by outcome.",
@@ -246,10 +235,6 @@ MAX_LABEL_VALUES = 100  # of one label; each is a time series that the backend k
 _MAX_LABEL_LENGTH = 100
 _UNNAMED = "unnamed"
 
-# Events that say until when a message is held, and those after which it is no longer held.
-_LEASE_EVENTS = frozenset((ev.Claimed, ev.LeaseRenewed))
-_END_EVENTS = frozenset(ev.END_EVENTS)
-
 # These come with every message. Counting many at once takes a third of the time, because the
 # code is in the processor's cache then. Other events are counted at once: they are rare, and
 # their exceptions must not stay in memory.
@@ -267,12 +252,10 @@ class Measurements:
     the first hundred values of a label all others become `other`.
     """
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._lock = Lock()
         self._pending: deque[Event] = deque()
         self._known: dict[str, set[str]] = {}
-        self._held: dict[str, dict[tuple[str, int], float]] = {}
         self._values: dict[Metric, dict[Labels, Any]] = {}
         self._rules: dict[type[Event], list[tuple[Read, Metric, dict[Labels, Any]]]] = {}
         for metric in list_metrics():
@@ -306,8 +289,7 @@ class Measurements:
         """Pass on what must not wait until it is read. It is called without the lock."""
 
     def _count(self, event: Any) -> None:
-        kind = type(event)
-        for read, metric, values in self._rules.get(kind, ()):
+        for read, metric, values in self._rules.get(type(event), ()):
             if (reading := read(event)) is not None:
                 labels, number = reading
                 if labels not in values:
@@ -319,24 +301,6 @@ class Measurements:
                     values[labels] = number
                 else:
                     values[labels].append(number)
-        if kind in _END_EVENTS:
-            self._get_held(event.queue).pop((event.message_id, event.attempt), None)
-        elif kind in _LEASE_EVENTS:
-            held = self._get_held(event.queue)
-            key = event.message_id, event.attempt
-            if kind is ev.Claimed or key in held:
-                held[key] = event.deadline or 0.0
-
-    def _get_held(self, queue: str) -> dict[tuple[str, int], float]:
-        """Return the leases that are held, with their deadlines.
-
-        Counting up and down would be wrong, because a lost lease may end twice, and a
-        message that the queue itself dead-letters was never held.
-        """
-        held = self._held.get(queue)
-        if held is None:
-            held = self._held.setdefault(self._bound_value("queue", queue), {})
-        return held
 
     # -- bounding labels
 
@@ -360,12 +324,6 @@ class Measurements:
         """Return the value of a counter or gauge for each combination of labels."""
         self.count_pending()
         with self._lock:
-            if metric is HELD:
-                return [((queue,), float(len(held))) for queue, held in self._held.items()]
-            if metric is REDELIVERY:
-                now = self._clock.monotonic()
-                ends = {q: max(held.values(), default=0.0) for q, held in self._held.items()}
-                return [((queue,), max(0.0, end - now)) for queue, end in ends.items()]
             return list(self._values[metric].items())
 
     def take(self, metrics: Iterable[Metric]) -> list[tuple[Metric, Labels, Any]]:

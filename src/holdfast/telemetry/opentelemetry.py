@@ -4,27 +4,21 @@ The spans and their attributes follow the semantic conventions for messaging:
 
     span                 kind       when
     ───────────────────  ─────────  ────────────────────────────────────────────────────────────
-    send <queue>         producer   push of one message, whose context the message carries
-    create <queue>       producer   each message of push_many, likewise
-    send <queue>         client     push_many, with links to these
+    send <queue>         producer   push, whose context its messages carry
     receive <queue>      client     poll, with links to the messages that it brought
     process <queue>      consumer   one attempt, child of receive; it is current in the handler
-    ack <queue>, …       client     settle: ack, nack, release or dead_letter; child of process
 
-A product has spans of its own, which it makes of its events.
+What a handler calls is shown inside `process` by the instrumentation of its clients.
 
 Only the API is used. The application's tracer provider and meter provider decide where spans
 and values go; without them, they go nowhere.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
-from holdfast.events import Event, Subscriber
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
-from holdfast.lease.lease import RELEASED
-from holdfast.products import find_products, load_part
 from holdfast.queue.manager import QueueManager
 from holdfast.queue.message import (
     NoteOutcome,
@@ -44,16 +38,15 @@ with needs_extra("otel", "OpenTelemetry needs opentelemetry-api"):
     from opentelemetry import metrics, trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-_SETTLE_VERBS = ("ack", "nack", "release", "dead_letter")
-_OPERATIONS = {name: name for name in ("send", "create", "receive", "process")}
-_OPERATIONS |= dict.fromkeys(_SETTLE_VERBS, "settle")
+_OPERATIONS = ("send", "receive", "process")
 _propagator = TraceContextTextMapPropagator()
 
 Attributes = dict[str, str | int]
+T = TypeVar("T")
 
 
 class _Trace:
-    """A span and its context. A polled message has that of its poll, then of its attempt."""
+    """A span and its context. A polled message has that of its poll."""
 
     __slots__ = ("context", "is_recorded", "span")
 
@@ -112,29 +105,35 @@ class QueueTracing:
             "messaging.system": queue.messaging_system,
             "messaging.destination.name": queue.name,
         }
-        self._names: dict[str, str] = {}
-        self._attributes: dict[str, Attributes] = {}
-        for operation, operation_type in _OPERATIONS.items():
-            self._names[operation] = f"{operation} {queue.name}"
-            self._attributes[operation] = {
+        self._names = {operation: f"{operation} {queue.name}" for operation in _OPERATIONS}
+        self._attributes: dict[str, Attributes] = {
+            operation: {
                 **system,
                 "messaging.operation.name": operation,
-                "messaging.operation.type": operation_type,
+                "messaging.operation.type": operation,
             }
+            for operation in _OPERATIONS
+        }
 
     def install(self, queue: QueueManager[Any]) -> None:
         """Replace methods of this queue, so that an untraced queue has no hook at all."""
-        queue.tracing = self
-        wrappers: dict[str, Callable[..., Any]] = {
-            "_push": partial(self._send_one, queue._push),
-            "push_many": partial(self._send_many, queue.push_many),
+        push, push_many = queue._push, queue.push_many
+
+        def push_traced(message: QueueMessage, delay_seconds: float) -> str:
+            return self._send([message], partial(push, message, delay_seconds))
+
+        def push_many_traced(messages: Iterable[QueueMessage], **named: Any) -> list[str]:
+            messages = list(messages)
+            return self._send(messages, partial(push_many, messages, **named))
+
+        wrappers = {
+            "_push": push_traced,
+            "push_many": push_many_traced,
             "poll": partial(self._poll, queue.poll),
-            "ack_many": self._wrap_settle("ack", queue.ack_many),
         }
-        for verb in _SETTLE_VERBS:
-            wrappers[verb] = self._wrap_settle(verb, getattr(queue, verb))
         for name, wrapper in wrappers.items():
             setattr(queue, name, wrapper)
+        queue.tracing = self
 
     def _start(
         self,
@@ -152,40 +151,23 @@ class QueueTracing:
 
     # -- producing
 
-    def _send_one(
-        self, push: Callable[..., str], message: QueueMessage, delay_seconds: float
-    ) -> str:
-        span = self._start("send", trace.SpanKind.PRODUCER, message.id)
-        with self._send(span):
+    def _send(self, messages: Sequence[QueueMessage], push: Callable[[], T]) -> T:
+        """Push in a span whose context the messages carry.
+
+        `push` of one message may call `push_many`, which has no span of its own then.
+        """
+        if context_api.get_value(self._sending):
+            return push()
+        message_id = messages[0].id if len(messages) == 1 else None
+        span = self._start("send", trace.SpanKind.PRODUCER, message_id)
+        if message_id is None:
+            span.set_attribute("messaging.batch.message_count", len(messages))
+        for message in messages:
             self._inject(message, span)
-            return push(message, delay_seconds)
-
-    def _send_many(
-        self,
-        push_many: Callable[..., list[str]],
-        messages: Iterable[QueueMessage],
-        **named: Any,
-    ) -> list[str]:
-        if context_api.get_value(self._sending):  # `push` of one message, which has its span
-            return push_many(messages, **named)
-        messages = list(messages)
-        links = [trace.Link(self._create(message)) for message in messages]
-        span = self._start("send", trace.SpanKind.CLIENT, links=links)
-        span.set_attribute("messaging.batch.message_count", len(messages))
-        with self._send(span):
-            return push_many(messages, **named)
-
-    def _send(self, span: trace.Span) -> _CurrentSpan:
-        """Return the span as current one, in which `push_many` has no span of its own."""
         sending = _Trace(span)
         sending.context = context_api.set_value(self._sending, True, sending.context)
-        return _CurrentSpan(sending)
-
-    def _create(self, message: QueueMessage) -> trace.SpanContext:
-        span = self._start("create", trace.SpanKind.PRODUCER, message.id)
-        self._inject(message, span)
-        span.end()
-        return span.get_span_context()
+        with _CurrentSpan(sending):
+            return push()
 
     def _inject(self, message: QueueMessage, span: trace.Span) -> None:
         """Let the message carry the span's context.
@@ -245,59 +227,14 @@ class QueueTracing:
             span.set_attribute("holdfast.attempt", get_lease(message).attempt)
             if headers is None:
                 _add_link(span, message)
-        attach_trace(message, attempt)
         return _CurrentSpan(attempt)
-
-    def _wrap_settle(self, verb: str, settle: Callable[..., None]) -> Callable[..., None]:
-        def settle_traced(settled: Any, *args: Any, **named: Any) -> None:
-            messages = [settled] if isinstance(settled, QueueMessage) else settled
-            self._settle(verb, messages, partial(settle, settled, *args, **named))
-
-        return settle_traced
-
-    def _settle(
-        self, verb: str, messages: Sequence[QueueMessage], settle: Callable[[], None]
-    ) -> None:
-        """Settle. Each message has its own span, because the span belongs to its attempt.
-
-        The call itself belongs to the first of them. Of several, those that are released
-        did not fail.
-        """
-        spans: list[tuple[QueueMessage, trace.Span]] = []
-        for message in messages:
-            if (span := self._start_settle(verb, message)) is not None:
-                spans.append((message, span))
-        if not spans:
-            settle()
-            return
-        token = context_api.attach(trace.set_span_in_context(spans[0][1]))
-        try:
-            settle()
-        except BaseException as error:
-            for message, span in spans:
-                if len(messages) == 1 or get_lease(message).state is not RELEASED:
-                    _mark_error(span, type(error).__name__)
-            raise
-        finally:
-            context_api.detach(token)
-            for _, span in spans:
-                span.end()
-
-    def _start_settle(self, verb: str, message: QueueMessage) -> trace.Span | None:
-        """Start the span of a settle, or return None if the attempt is not recorded."""
-        attempt: _Trace | None = get_trace(message)
-        if attempt is not None and not attempt.is_recorded:
-            return None
-        context = None if attempt is None else attempt.context
-        return self._start(verb, trace.SpanKind.CLIENT, message.id, context=context)
 
 
 class OpenTelemetryTracing:
-    """Shows messages, and what products do with them, as spans.
+    """Shows messages as spans.
 
-    `trace_queue` traces the messages of a queue. As a subscriber of events it adds the spans
-    of jobs and conversations. By default an attempt has a link to the span that created its
-    message; with `parent=True` it is a child of it. `provider` defaults to the global one.
+    By default an attempt has a link to the span that created its message; with `parent=True`
+    it is a child of it. `provider` defaults to the global one.
     """
 
     def __init__(
@@ -315,55 +252,6 @@ class OpenTelemetryTracing:
         """Trace the calls of this queue, and the attempts of its workers. Once is enough."""
         if queue.tracing is None:
             QueueTracing(queue, self._tracer, self._parent, self._clock).install(queue)
-
-    @cached_property
-    def _products(self) -> list[Subscriber]:
-        steps = StepSpans(self._tracer, self._clock)
-        return [load_part(product.spans)(steps) for product in find_products()]
-
-    def __call__(self, event: Event) -> None:
-        for show_spans in self._products:
-            show_spans(event)
-
-
-class StepSpans:
-    """Shows what products do inside traced attempts."""
-
-    def __init__(self, tracer: trace.Tracer, clock: Clock) -> None:
-        self._tracer = tracer
-        self._clock = clock
-
-    def get_current(self) -> trace.SpanContext | None:
-        """Return the context of the span that is current, or None if there is none."""
-        context = trace.get_current_span().get_span_context()
-        return context if context.is_valid else None
-
-    def show(
-        self,
-        name: str,
-        event: Event,
-        parent: trace.SpanContext | None,
-        attributes: Mapping[str, str] | None = None,
-        *,
-        is_call: bool = True,
-    ) -> None:
-        """Show a step as a child of a span if it was a call, or else with a link to it.
-
-        Without that span it is not shown. The event's `seconds` are its duration, and a `code`
-        is its error.
-        """
-        if parent is None:
-            return
-        options: dict[str, Any] = {"links": [trace.Link(parent)]}
-        if is_call:
-            context = trace.set_span_in_context(trace.NonRecordingSpan(parent))
-            options = {"context": context, "kind": trace.SpanKind.CLIENT}
-        started_ns = _read_ns(self._clock) - int(getattr(event, "seconds", 0.0) * 1e9)
-        options |= {"attributes": attributes, "start_time": started_ns}
-        span = self._tracer.start_span(name, **options)
-        if error := getattr(event, "code", ""):
-            _mark_error(span, error)
-        span.end()
 
 
 def _read_ns(clock: Clock) -> int:
@@ -397,10 +285,8 @@ class OpenTelemetryMetrics(Measurements):
     of histograms.
     """
 
-    def __init__(
-        self, provider: metrics.MeterProvider | None = None, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
-        super().__init__(clock)
+    def __init__(self, provider: metrics.MeterProvider | None = None) -> None:
+        super().__init__()
         meter = (provider or metrics.get_meter_provider()).get_meter("holdfast")
         self._recorders: dict[Metric, metrics.Histogram] = {}
         for metric in self._values:

@@ -7,7 +7,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError
-from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.telemetry.metrics import Counter, Gauge, Histogram, Measurements, Metric
 from holdfast.version import needs_extra
 
@@ -27,10 +26,8 @@ class Metrics(Measurements):
     `registry` defaults to the global registry of the client, which its exporters serve.
     """
 
-    def __init__(
-        self, registry: "CollectorRegistry | None" = None, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
-        super().__init__(clock)
+    def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
+        super().__init__()
         self._client = _import_prometheus()
         (self._client.REGISTRY if registry is None else registry).register(self)
 

@@ -41,9 +41,9 @@ def make_telemetry(env: Mapping[str, str]) -> list[Subscriber]:
 
         subscribers.append(EmfWriter(settings.emf_namespace))
     if settings.otel != "off":
-        from holdfast.telemetry.opentelemetry import OpenTelemetryMetrics, OpenTelemetryTracing
+        from holdfast.telemetry.opentelemetry import OpenTelemetryMetrics
 
-        subscribers += [OpenTelemetryMetrics(), OpenTelemetryTracing()]
+        subscribers.append(OpenTelemetryMetrics())
     return subscribers
 
 

@@ -28,7 +28,7 @@ from holdfast.chat.model import (
 from holdfast.chat.outbox import Outbox
 from holdfast.testing import ManualClock
 
-MAX_RECENT = 20  # messages that a conversation shows of its history
+MAX_RECENT = 2  # messages that a conversation shows of its history
 
 
 class ConversationModel:

@@ -52,7 +52,7 @@ def test_it_makes_its_own_client_for_the_queues_region() -> None:
     made = run_alone(
         f"""
         from holdfast.utils.sqs_heartbeat import SQSHeartbeat
-        client = SQSHeartbeat({URL!r}, "h", 6)._sqs_client
+        client = SQSHeartbeat({URL!r}, "h", 6)._sqs_client.get_boto3_client()
         config = client.meta.config
         print(client.meta.service_model.service_name, client.meta.region_name)
         print(config.read_timeout, config.connect_timeout)

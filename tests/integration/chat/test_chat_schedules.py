@@ -250,7 +250,7 @@ class LooksUpOnce(ReplyPipeline):
 
     def _look_up(self, following: Any, since: float) -> SentPart | None:
         self._wait(following.locked, 1.0)
-        return following.find(since)
+        return self._find(following, since)
 
 
 def make_processor(pipeline: type[ReplyPipeline]) -> type[BatchProcessor]:

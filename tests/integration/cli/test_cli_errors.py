@@ -262,7 +262,7 @@ def list_modules(folder: Path, *arguments: str) -> set[str]:
     return set(json.loads(done.stderr))
 
 
-HEAVY = {"asyncio", "multiprocessing", "structlog", "prometheus_client", "boto3", "sqlite3"}
+HEAVY = {"asyncio", "multiprocessing", "prometheus_client", "boto3", "sqlite3"}
 
 
 def test_help_does_not_wait_for_heavy_imports(tmp_path: Path) -> None:

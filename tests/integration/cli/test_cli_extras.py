@@ -12,7 +12,6 @@ PACKAGES = {
     "aws": ("boto3", "botocore"),
     "export": ("pycurl",),
     "metrics": ("prometheus_client",),
-    "logging": ("structlog",),
     "otel": ("opentelemetry",),
     "web": ("starlette",),
 }

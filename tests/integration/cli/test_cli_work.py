@@ -231,7 +231,7 @@ def test_metrics_are_served_while_it_works(place: WorkFolder) -> None:
         with urllib.request.urlopen(url, timeout=30) as page:
             return str(page.read().decode())
 
-    assert 'holdfast_held{queue="default/q"} 1.0' in read_metrics()
+    assert 'holdfast_claimed_total{queue="default/q"} 1.0' in read_metrics()
     depth = 'holdfast_queue_depth{queue="default/q",state="leased"}'
     wait_until(lambda: depth in read_metrics())
     place.finish()

@@ -75,7 +75,7 @@ def test_a_healthy_queue_passes_every_check(
     assert levels(results) == {}
     assert list(results) == [
         "filesystem", "space", "access", "permissions", "schema", "log", "integrity",
-        "workers", "dead letters", "clock",
+        "workers", "dead letters",
     ]  # fmt: skip
     assert results["workers"].found == "1 message held, 0 waiting"
 
@@ -330,13 +330,3 @@ def test_work_without_a_worker_and_dead_letters_are_reported(path: Path) -> None
     assert "2 messages waiting and 1 expired lease" in results["workers"].found
     assert results["workers"].level is CheckLevel.WARN
     assert results["dead letters"].level is CheckLevel.WARN
-    assert results["clock"].level is CheckLevel.OK
-
-
-def test_a_clock_that_was_set_is_reported(path: Path) -> None:
-    clock = ManualClock()
-    with SQLiteQueue(path, queue="q", clock=clock):
-        clock.step_time(-3600.0)
-        result = examine(path, clock=clock)["clock"]
-    assert result.level is CheckLevel.WARN
-    assert "3,600 s ahead of the wall clock" in result.found

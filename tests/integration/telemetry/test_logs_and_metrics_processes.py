@@ -28,18 +28,6 @@ def run_without(missing: list[str], program: str) -> "subprocess.CompletedProces
     )
 
 
-def test_the_standard_library_logs_where_structlog_is_not_installed() -> None:
-    done = run_without(
-        ["structlog"],
-        "import logging\n"
-        "from holdfast.telemetry.logging import make_application_log\n"
-        "from holdfast import events as ev\n"
-        "logging.basicConfig(level=logging.INFO)\n"
-        "make_application_log()(ev.Completed('q', 'm', 1, seconds=2.0))\n",
-    )
-    assert done.stderr == "INFO:holdfast:completed queue=q message_id=m attempt=1 seconds=2.0\n"
-
-
 @pytest.fixture
 def server() -> Iterator[MetricsServer]:
     server = MetricsServer(0)

@@ -50,7 +50,7 @@ def make_server_client(
     credentials = EnvironmentCredentials(keys)
     return JsonClient(
         service,
-        ClientSettings(credentials, "us-east-1", url, "us-east-1"),
+        ClientSettings(credentials, "us-east-1", url),
         lambda: credentials,
         CallLimits(connect_seconds=10.0, read_seconds=60.0, tries=4),
         make_boto3_client,

@@ -59,9 +59,9 @@ def test_the_rules_and_the_dashboard_are_complete() -> None:
     assert RULES.count("- alert:") == RULES.count("expr:") == RULES.count("summary:")
     shown = {SAMPLES[name].name for text in list_expressions() for name in NAME.findall(text)}
     needed = {
-        "queue.depth", "queue.oldest_seconds", "held", "renewals", "renewal_late_seconds",
+        "queue.depth", "queue.oldest_seconds", "renewals", "renewal_late_seconds",
         "leases_lost", "taken_over", "children_killed", "attempts", "attempt_seconds",
-        "redelivery_seconds", "heartbeat.success", "heartbeat.failure", "chat.parked",
+        "heartbeat.success", "heartbeat.failure", "chat.parked",
     }  # fmt: skip
     assert needed <= shown
 

@@ -117,7 +117,7 @@ def test_a_queue_that_is_set_up_well_has_no_problems(sqs: SimulatedSqs) -> None:
     results = examine_sqs(sqs)
     assert find_complaints(results) == []
     assert {result.check for result in results} == {
-        "queue", "permissions", "visibility", "redrive policy", "dead letters", "retention",
+        "queue", "visibility", "redrive policy", "dead letters", "retention",
         "in flight", "lambda",
     }  # fmt: skip
 
@@ -136,11 +136,7 @@ def test_it_changes_nothing_and_receives_nothing(sqs: SimulatedSqs) -> None:
     client.send_message(QueueUrl=url, MessageBody="{}")
     sqs.calls.clear()
     examine_sqs(sqs)
-    assert {call.operation for call in sqs.calls} <= {
-        "GetQueueUrl", "GetQueueAttributes", "ChangeMessageVisibility", "DeleteMessage",
-        "SendMessageBatch",
-    }  # fmt: skip
-    assert sqs.calls.entries("SendMessageBatch") == 0
+    assert {call.operation for call in sqs.calls} <= {"GetQueueUrl", "GetQueueAttributes"}
     [message] = client.receive_message(
         QueueUrl=url, AttributeNames=["ApproximateReceiveCount"]
     )["Messages"]
@@ -168,44 +164,6 @@ def test_a_queue_that_cannot_be_read_is_the_only_result(
     assert (result.check, result.level) == ("queue", CheckLevel.FAIL)
     assert found in result.found
     assert remedy in result.remedy
-
-
-EXTEND, DELETE, SEND = "ChangeMessageVisibility", "DeleteMessage", "SendMessageBatch"
-
-
-@pytest.mark.parametrize(
-    ("name", "denied", "level", "text"),
-    [
-        ("q", [EXTEND], CheckLevel.FAIL, "this user lacks sqs:ChangeMessageVisibility"),
-        ("q", [DELETE], CheckLevel.FAIL, "this user lacks sqs:DeleteMessage"),
-        ("q", [EXTEND, DELETE, SEND], CheckLevel.FAIL, "sqs:DeleteMessage, sqs:SendMessage"),
-        # A worker sends a message that is newer than its code again, except in a FIFO queue.
-        ("q", [SEND], CheckLevel.WARN, "this user lacks sqs:SendMessage: "),
-        ("q.fifo", [SEND], CheckLevel.OK, "sqs:SendMessage is refused"),
-    ],
-)
-def test_a_missing_permission_is_named(
-    sqs: SimulatedSqs, name: str, denied: list[str], level: CheckLevel, text: str
-) -> None:
-    create_good_queue(sqs)
-    create_queue(sqs, "q.fifo", FifoQueue="true")
-    for operation in denied:
-        sqs.faults.fail(operation, "AccessDenied", times=inf)
-    result = get_only(examine_sqs(sqs, name), "permissions")
-    assert result.level is level
-    assert text in result.found
-
-
-def test_permissions_that_could_not_be_tried_are_not_reported_as_granted(
-    sqs: SimulatedSqs,
-) -> None:
-    create_good_queue(sqs)
-    sqs.faults.fail("DeleteMessage", "ServiceUnavailable", times=inf)
-    results = examine_sqs(sqs)
-    result = get_only(results, "permissions")
-    assert result.level is CheckLevel.FAIL
-    assert "cannot be checked" in result.found
-    assert get_only(results, "redrive policy")  # the other checks are made nevertheless
 
 
 # -- settings

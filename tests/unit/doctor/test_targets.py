@@ -40,7 +40,7 @@ def test_a_product_is_a_target(tmp_path: Path) -> None:
     )
     assert {"leases", "store", "webhook"} <= set(list_checks("chat"))
     machine = str(ROOT / "examples/export/state-machine.json")
-    assert list_checks(machine) == ["heartbeat", "timeout", "retry"]
+    assert list_checks(machine) == ["heartbeat", "timeout"]
 
 
 def test_a_queue_is_where_its_url_and_settings_say(tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.testing import ManualClock
 from support.exports.inline_pool import fail, succeed
 from support.exports.stage import BoundedLease, JobStage
-from support.telemetry.traces import Traces, get_id, get_link_ids
 from support.waiting import wait_until
 
 
@@ -523,21 +522,3 @@ def test_a_job_that_is_cancelled_while_it_runs_ends_as_the_store_says(stage: Sta
     assert job.status is JobStatus.FAILED
     assert len(stage.pool.taken) == 1
     assert stage.pool.cancelled != []
-
-
-# -- traces
-
-
-def test_a_job_is_one_trace_from_its_attempt_to_its_callback_with_linked_tasks(
-    stage: Stage,
-) -> None:
-    traces = Traces()
-    stage.observed.subscribe(traces.make())
-    with traces.tracer.start_as_current_span("process orders"):
-        stage.run(make_request(A, B, token=stage.step_functions.open()))
-    *tasks, callback, attempt = traces.take()
-    assert [span.name for span in tasks] == ["task", "task"]
-    assert [get_link_ids(span) for span in tasks] == [[get_id(attempt)]] * 2
-    assert callback.name == "callback"
-    assert callback.parent is not None
-    assert (get_id(callback)[0], callback.parent.span_id) == get_id(attempt)

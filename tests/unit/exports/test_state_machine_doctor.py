@@ -122,7 +122,7 @@ def test_without_a_valid_interval_heartbeat_seconds_is_not_judged() -> None:
     judged = {
         result.check for result in check_definition(make_machine(make_waiting_state()), None)
     }
-    assert judged == {"timeout", "retry"}
+    assert judged == {"timeout"}
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,6 @@ def test_a_state_that_does_not_send_its_token_fails_the_check() -> None:
     )
     in_a_list = {"Entries": [{"token.$": "$$.Task.Token"}]}
     assert "token" not in list_levels(make_machine(make_waiting_state(Parameters=in_a_list)))
-
-
-def test_the_retry_rule_is_reported() -> None:
-    assert "does not try again" in check_state("retry").found
-    rule = {"ErrorEquals": ["States.Timeout"], "MaxAttempts": 2}
-    noted = check_state("retry", Retry=[{"ErrorEquals": ["Superseded"]}, rule])
-    assert "again on States.Timeout, up to 2 times" in noted.found
 
 
 def test_states_are_found_however_deep() -> None:
@@ -237,7 +230,7 @@ def test_a_machine_is_looked_up_by_its_arn(monkeypatch: pytest.MonkeyPatch) -> N
             roleArn="arn:aws:iam::123456789012:role/export",
         )["stateMachineArn"]
         levels = {result.check: result.level.value for result in examine_machine(arn, {})}
-        assert levels == {"heartbeat": "fail", "timeout": "ok", "retry": "ok"}
+        assert levels == {"heartbeat": "fail", "timeout": "ok"}
         [result] = examine_machine(f"{arn}-not", {})
     assert result.level.value == "fail"
     assert "StateMachineDoesNotExist" in result.found

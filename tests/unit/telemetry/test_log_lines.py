@@ -6,15 +6,13 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-import structlog
 
-from holdfast import AnyMessage, Worker
 from holdfast import events as ev
 from holdfast.errors import AttemptFailed
-from holdfast.events import Event, Events
+from holdfast.events import Event
 from holdfast.queue.event_log import get_event_fields, get_event_name
-from holdfast.telemetry.logging import make_application_log, make_line_log
-from holdfast.testing import ManualClock, MemoryQueue
+from holdfast.telemetry.logging import make_line_log
+from holdfast.testing import ManualClock
 
 KINDS = [
     kind
@@ -84,21 +82,6 @@ def test_an_id_cannot_forge_a_line_or_control_a_terminal(lines: list[str]) -> No
     assert "\\\\nlevel" in lines[0]
 
 
-def test_structlog_is_used_where_it_is_installed() -> None:
-    with structlog.testing.capture_logs() as captured:
-        Events(make_application_log()).emit(ev.Completed("q", "m", 1, seconds=2.0))
-    assert captured == [
-        {
-            "event": "completed",
-            "log_level": "info",
-            "queue": "q",
-            "message_id": "m",
-            "attempt": 1,
-            "seconds": 2.0,
-        }
-    ]
-
-
 # -- failed attempts
 
 
@@ -152,31 +135,6 @@ def test_a_failed_attempt_names_the_command_that_explains_it(lines: list[str]) -
     assert retried["explain"] == "holdfast explain acme/enrich 'm 1'"
     assert dead["explain"] == "holdfast explain acme/enrich a"
     assert "explain" not in completed
-
-
-def test_structlog_gets_the_traceback_as_text() -> None:
-    event = fail()
-    with structlog.testing.capture_logs() as captured:
-        make_application_log()(event)
-        make_application_log(tracebacks=False)(event)
-    with_traceback, without = captured
-    assert "exc_info" not in with_traceback
-    assert with_traceback["exception"].endswith("ValueError: no such luck")
-    assert "exception" not in without
-
-
-def test_structlog_shows_no_local_variables(capsys: pytest.CaptureFixture[str]) -> None:
-    """As it would without configuration, and a handler's variables include the message."""
-
-    def handle(message: AnyMessage) -> None:
-        raise ValueError(len(message.id))
-
-    queue = MemoryQueue(max_attempts=1, events=Events(make_application_log()))
-    queue.push(AnyMessage(id="m", card="canary"))
-    Worker(queue, handle).run(until_empty=True)
-    shown = "".join(capsys.readouterr())
-    assert "ValueError: 1" in shown
-    assert "canary" not in shown
 
 
 def test_no_event_has_a_field_for_a_body_or_a_receipt() -> None:

@@ -23,10 +23,10 @@ from holdfast.testing import ManualClock, MemoryQueue
 class Shown:
     """What a scrape of Prometheus would show."""
 
-    def __init__(self, clock: ManualClock | None = None) -> None:
+    def __init__(self) -> None:
         self._registry = prometheus_client.CollectorRegistry()
-        self.clock = clock or ManualClock()
-        self.subscriber = Metrics(self._registry, self.clock)
+        self.clock = ManualClock()
+        self.subscriber = Metrics(self._registry)
 
     def __call__(self, name: str, **labels: str) -> float | None:
         return self._registry.get_sample_value(f"holdfast_{name}", labels)
@@ -110,35 +110,6 @@ class Held:
         self.keeper.tick()
 
 
-def test_the_gauge_counts_down_to_the_redelivery_and_a_renewal_resets_it(shown: Shown) -> None:
-    held = Held(shown)
-    assert shown("redelivery_seconds", queue="q") == 60
-    shown.clock.advance(15)
-    assert shown("redelivery_seconds", queue="q") == 45
-    held.renew_after(10)
-    assert shown("redelivery_seconds", queue="q") == 60
-    assert shown("held", queue="q") == 1
-    shown.subscriber(ev.Completed("q", "m", 1, 1.0))
-    assert shown("redelivery_seconds", queue="q") == 0
-    assert shown("held", queue="q") == 0
-
-
-def test_a_renewal_that_is_reported_after_the_end_holds_nothing(shown: Shown) -> None:
-    shown.subscriber(ev.Claimed("q", "m", 1, 60.0))
-    shown.subscriber(ev.Completed("q", "m", 1, 1.0))
-    shown.subscriber(ev.LeaseRenewed("q", "m", 1, 0.0, 120.0))
-    assert shown("held", queue="q") == 0
-
-
-def test_a_message_that_ends_twice_or_was_never_held_is_counted_once(shown: Shown) -> None:
-    shown.subscriber(ev.Claimed("q", "a", 1, 60.0))
-    shown.subscriber(ev.Claimed("q", "b", 1, 60.0))
-    shown.subscriber(ev.MessageLeaseLost("q", "b", 1, reason="late"))
-    shown.subscriber(ev.Retried("q", "b", 1, delay_seconds=None, reason="late"))
-    shown.subscriber(ev.DeadLettered("q", "c", 9, reason="never held here"))
-    assert shown("held", queue="q") == 1
-
-
 @pytest.mark.parametrize(
     ("answer", "late", "outcome", "reason"),
     [
@@ -159,7 +130,6 @@ def test_renewals_are_counted_by_outcome_and_losses_by_reason(
     assert shown("renewals_total", queue="q", outcome=outcome) == 1
     losses = [] if reason is None else [{"queue": "q", "reason": reason}]
     assert shown.find("leases_lost_total") == losses
-    assert shown("held", queue="q") == (reason is None)
 
 
 def test_a_stall_and_a_missed_deadline_have_reasons_of_their_own(shown: Shown) -> None:
@@ -231,7 +201,7 @@ def test_a_hostile_queue_name_becomes_a_short_printable_label(queue: str, shown:
     for _ in range(2):
         shown.subscriber(ev.Claimed(queue, "m", 1, 60.0))
         shown.subscriber(ev.Completed(queue, "m", 1, 1.0))
-    for name in ("attempts_total", "attempt_seconds_sum", "held"):
+    for name in ("attempts_total", "attempt_seconds_sum", "claimed_total"):
         [labels] = shown.find(name)
         value = labels["queue"]
         assert 0 < len(value) <= 100
@@ -245,7 +215,7 @@ def test_more_queues_than_a_backend_can_keep_share_one_label(shown: Shown) -> No
     for number in range(MAX_LABEL_VALUES + 50):
         shown.subscriber(ev.Claimed(f"q{number}", "m", 1, 60.0))
         shown.subscriber(ev.Completed(f"q{number}", "m", 1, 1.0))
-    for name in ("attempts_total", "attempt_seconds_sum", "claimed_total", "held"):
+    for name in ("attempts_total", "attempt_seconds_sum", "claimed_total"):
         assert len(shown.find(name)) == MAX_LABEL_VALUES + 1
     assert shown("attempts_total", queue="other", outcome="completed") == 50
     shown.subscriber(ev.Completed("q7", "m", 1, 1.0))

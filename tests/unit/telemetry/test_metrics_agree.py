@@ -37,8 +37,8 @@ class Backends:
         self.provider = MeterProvider([self.reader], shutdown_on_exit=False)
         self.texts: list[str] = []
         self.emf = EmfWriter(write=self.texts.append, clock=self.clock)
-        prometheus = Metrics(self.registry, self.clock)
-        otel = OpenTelemetryMetrics(self.provider, self.clock)
+        prometheus = Metrics(self.registry)
+        otel = OpenTelemetryMetrics(self.provider)
         self.events = Events(prometheus, otel, self.emf)
 
     def read_prometheus(self) -> Values:

@@ -11,14 +11,10 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, Sampler, SamplingResult
 
 from holdfast import Retry, Worker, open_queue
-from holdfast.chat import events as cv
-from holdfast.errors import LeaseLost
-from holdfast.exports import events as jv
 from holdfast.queue.manager import QueueManager
-from holdfast.queue.message import AnyMessage, attach_headers, get_headers, get_lease
+from holdfast.queue.message import AnyMessage, attach_headers, get_headers
 from holdfast.queues.sqs import SQSQueue
 from holdfast.testing import ManualClock, MemoryQueue, SimulatedSqs
-from holdfast.testing.contracts.queue.support import poll_all
 from support.telemetry.traces import Traces, get_attributes, get_id, get_link_ids, get_parent_id
 
 SAMPLED = trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(1))
@@ -69,13 +65,13 @@ def work(queue: QueueManager[Any], handler: Any = handle, **options: Any) -> Non
 # -- one message
 
 
-def test_a_message_is_sent_received_processed_and_settled(
+def test_a_message_is_sent_received_and_processed(
     queue: QueueManager[Any], traces: Traces
 ) -> None:
     traces.make().trace_queue(queue)
     queue.push(AnyMessage(id="a"))
     work(queue)
-    sent, received, processed, settled = traces.take()
+    sent, received, processed = traces.take()
     name, system = queue.name, queue.messaging_system
     assert sent.name == f"send {name}"
     assert sent.kind is trace.SpanKind.PRODUCER
@@ -94,9 +90,6 @@ def test_a_message_is_sent_received_processed_and_settled(
         "holdfast.attempt": 1,
     }
     assert system == ("aws_sqs" if isinstance(queue, SQSQueue) else "holdfast")
-    assert settled.name == f"ack {name}"
-    assert get_attributes(settled)["messaging.operation.type"] == "settle"
-    assert get_parent_id(settled) == get_id(processed)[1]
 
 
 def test_with_parents_the_attempt_continues_the_trace(
@@ -109,105 +102,23 @@ def test_with_parents_the_attempt_continues_the_trace(
     by_name = {span.name.split()[0]: span for span in traces.take()}
     trace_id = request.get_span_context().trace_id
     assert get_parent_id(by_name["process"]) == get_id(by_name["send"])[1]
-    for name in ("send", "process", "ack"):
+    for name in ("send", "process"):
         assert get_id(by_name[name])[0] == trace_id
     assert by_name["process"].links == ()
 
 
-def test_messages_of_a_batch_have_a_span_each(queue: QueueManager[Any], traces: Traces) -> None:
-    traces.make().trace_queue(queue)
-    queue.push_many([AnyMessage(id=name) for name in ("a", "b", "c")])
-    *created, sent = traces.take()
-    assert [span.name for span in created] == [f"create {queue.name}"] * 3
-    assert get_link_ids(sent) == [get_id(span) for span in created]
-    assert sent.kind is trace.SpanKind.CLIENT
-    work(queue)
-    processed = [span for span in traces.take() if span.name.startswith("process")]
-    links = [link for span in processed for link in get_link_ids(span)]
-    assert sorted(links) == sorted(get_id(span) for span in created)
-
-
-def test_acks_that_share_a_call_have_a_span_each(
+def test_messages_of_a_batch_carry_the_span_of_their_push(
     queue: QueueManager[Any], traces: Traces
 ) -> None:
     traces.make().trace_queue(queue)
     queue.push_many([AnyMessage(id=name) for name in ("a", "b", "c")])
-    messages = poll_all(queue)
-    for message in messages:
-        assert queue.tracing is not None
-        with queue.tracing.processing(message):
-            pass
-    queue.ack_many(messages)
-    spans = traces.take()
-    processed = [span for span in spans if span.name == f"process {queue.name}"]
-    acked = [span for span in spans if span.name == f"ack {queue.name}"]
-    assert len(acked) == 3
-    for attempt, settled in zip(processed, acked, strict=True):
-        assert get_parent_id(settled) == get_id(attempt)[1]
-        id = get_attributes(attempt)["messaging.message.id"]
-        assert get_attributes(settled)["messaging.message.id"] == id
-        assert settled.status.is_unset
-
-
-def test_acks_of_a_traced_worker_share_calls(traces: Traces) -> None:
-    queue = MemoryQueue(AnyMessage, name="q")
-    sizes: list[int] = []
-    ack = queue._ack
-
-    def record_ack(leases: Any) -> Any:
-        sizes.append(len(leases))
-        return ack(leases)
-
-    queue._ack = record_ack  # type: ignore[method-assign]
-    traces.make().trace_queue(queue)
-    queue.push_many([AnyMessage() for _ in range(200)])
+    [sent] = traces.take()
+    assert get_attributes(sent)["messaging.batch.message_count"] == 3
+    assert sent.kind is trace.SpanKind.PRODUCER
     work(queue)
-    names = traces.names()
-    assert names.count("process q") == names.count("ack q") == sum(sizes) == 200
-    assert max(sizes) > 1
-
-
-def test_a_shared_call_shows_which_ack_failed(queue: QueueManager[Any], traces: Traces) -> None:
-    traces.make().trace_queue(queue)
-    queue.push_many([AnyMessage(id=name) for name in ("a", "b", "c")])
-    messages = sorted(poll_all(queue), key=lambda message: message.id)
-    get_lease(messages[1]).lose("another worker has it")
-    traces.take()
-    with pytest.raises(LeaseLost):
-        queue.ack_many(messages)
-    errors = [get_attributes(span).get("error.type") for span in traces.take()]
-    assert errors == [None, "LeaseLost", None]
-
-
-def test_calls_inside_a_shared_ack_belong_to_it(traces: Traces) -> None:
-    queue = MemoryQueue(AnyMessage, name="q")
-    current: list[trace.Span] = []
-    ack = queue._ack
-
-    def record_ack(leases: Any) -> Any:
-        current.append(trace.get_current_span())
-        return ack(leases)
-
-    queue._ack = record_ack  # type: ignore[method-assign]
-    traces.make().trace_queue(queue)
-    queue.push_many([AnyMessage(id="a"), AnyMessage(id="b")])
-    queue.ack_many(queue.poll(2))
-    acked = [span for span in traces.take() if span.name == "ack q"]
-    assert [span.get_span_context() for span in current] == [acked[0].get_span_context()]
-    assert trace.get_current_span() is trace.INVALID_SPAN
-
-
-def test_acks_that_are_not_sampled_cost_no_call_of_the_sdk() -> None:
-    sampler = Switch(0)
-    traces = Traces(sampler=sampler)
-    queue = MemoryQueue(AnyMessage, name="q")
-    traces.make().trace_queue(queue)
-    queue.push_many([AnyMessage(id="a"), AnyMessage(id="b")])
-    queue.ack_many(queue.poll(2))
-    assert traces.names() == []
-    assert "receive q" in sampler.names
-    assert "ack q" not in sampler.names
-    assert queue.poll() == []
+    processed = [span for span in traces.take() if span.name.startswith("process")]
+    links = [link for span in processed for link in get_link_ids(span)]
+    assert links == [get_id(sent)] * 3
 
 
 def test_the_context_survives_a_failed_attempt(
@@ -279,7 +190,6 @@ def test_the_span_is_current_in_the_handler_and_shows_its_error(traces: Traces) 
     assert processed.status.status_code is trace.StatusCode.ERROR
     assert get_attributes(processed)["error.type"] == "ValueError"
     assert "secret" not in processed.to_json()
-    assert "dead_letter q" in spans
 
 
 def test_a_coroutine_has_its_span_too(traces: Traces) -> None:
@@ -363,7 +273,7 @@ def test_a_busy_queue_is_sampled_as_often_as_the_sampler_says(every: int) -> Non
     assert sampler.asked == count
     assert len(recorded) == sampler.asked // every
     names = [span.name for span in traces.take()]
-    assert names == ["receive q", "process q", "ack q"] * len(recorded)
+    assert names == ["receive q", "process q"] * len(recorded)
 
 
 def test_a_recorded_poll_is_shown_with_its_own_time_and_messages() -> None:
@@ -395,7 +305,7 @@ def test_a_decision_of_the_sampler_is_not_kept() -> None:
         poll_and_ack(queue)
     sampler.every = 1
     poll_and_ack(queue)
-    assert traces.names() == ["receive q", "process q", "ack q"]
+    assert traces.names() == ["receive q", "process q"]
 
 
 def test_a_poll_inside_a_span_belongs_to_it_also_on_a_busy_queue() -> None:
@@ -408,7 +318,7 @@ def test_a_poll_inside_a_span_belongs_to_it_also_on_a_busy_queue() -> None:
     with trace.use_span(trace.NonRecordingSpan(SAMPLED)):
         context = poll_and_ack(queue)
     assert context.trace_id == SAMPLED.trace_id
-    assert traces.names() == ["receive q", "process q", "ack q"]
+    assert traces.names() == ["receive q", "process q"]
     assert poll_and_ack(queue).trace_id != SAMPLED.trace_id
 
 
@@ -460,40 +370,6 @@ def test_a_full_message_goes_without_its_context(traces: Traces) -> None:
     queue.push(AnyMessage(id="a", text="x" * (1020 - size)))
     [message] = queue.poll()
     assert get_headers(message) is None
-
-
-# -- jobs and conversations
-
-
-def test_a_job_is_one_trace_from_its_message_to_its_callback(traces: Traces) -> None:
-    tracing = traces.make()
-    with traces.tracer.start_as_current_span("process orders") as job:
-        tracing(jv.JobStarted("j", True))
-    tracing(jv.TaskCompleted("j", "t1", 10))
-    tracing(jv.TaskFailed("j", "t2", "NOT_FOUND"))
-    tracing(jv.CallbackSent("j", "COMPLETED"))
-    tracing(jv.JobFinished("j", "COMPLETED", 1, 1, None))
-    tracing(jv.TaskCompleted("j", "late", 10))
-    _, done, failed, callback = traces.take()
-    ids = (job.get_span_context().trace_id, job.get_span_context().span_id)
-    assert get_link_ids(done) == get_link_ids(failed) == [ids]
-    assert failed.status.status_code is trace.StatusCode.ERROR
-    assert (get_id(callback)[0], get_parent_id(callback)) == ids
-
-
-def test_a_reply_is_part_of_the_attempt_at_its_trigger(traces: Traces) -> None:
-    tracing = traces.make()
-    tracing(cv.ReplySent("c", 1, 1))  # outside of any attempt
-    with traces.tracer.start_as_current_span("process chat") as attempt:
-        tracing(cv.ReplyWritten("c", 10, 20, 1.5))
-        tracing(cv.ReplySent("c", 1, 1))
-    written, sent, _ = traces.take()
-    assert (written.name, sent.name) == ("write reply", "send reply")
-    assert written.end_time is not None
-    assert written.start_time is not None
-    assert written.end_time - written.start_time >= 1.5e9
-    for span in (written, sent):
-        assert get_parent_id(span) == attempt.get_span_context().span_id
 
 
 # -- settings

@@ -10,7 +10,6 @@ import json
 import os
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from email.utils import parsedate_to_datetime
 from functools import partial
 from random import Random
 from threading import Lock
@@ -59,19 +58,6 @@ _THROTTLED = frozenset(
 )
 _TIMED_OUT = frozenset({"RequestTimeout", "RequestTimeoutException"})
 _SERVER_FAILED = frozenset({500, 502, 503, 504})
-
-# The signature was refused. If the clocks differ, that may be the reason.
-_SIGNATURE_REFUSED = frozenset(
-    {
-        "AuthFailure",
-        "InvalidSignatureException",
-        "RequestExpired",
-        "RequestInTheFuture",
-        "RequestTimeTooSkewed",
-        "SignatureDoesNotMatch",
-    }
-)
-_MAX_SKEW_SECONDS = 60.0  # the services accept five minutes
 
 _BACKOFF = Backoff(first_seconds=0.5, max_seconds=10.0)
 _NOT_ASKED: Any = object()
@@ -127,7 +113,7 @@ class JsonClient:
         self._get_credentials = get_credentials
         self._max_tries = limits.tries
         self._clock = clock
-        self._signer = Signer(self._service.host_prefix, settings.signing_region)
+        self._signer = Signer(self._service.host_prefix, settings.region)
         self._pool = ConnectionPool(settings.endpoint, limits, clock, settings.ca_bundle)
         self._headers = {
             "content-type": "application/x-amz-json-1.0",
@@ -139,10 +125,7 @@ class JsonClient:
             "user-agent": _make_user_agent(),
         }
         self._make_boto3_client = make_boto3_client
-        self._skew_seconds = 0.0
-        self.meta = ClientMeta(
-            self, region_name=settings.region, endpoint_url=settings.endpoint
-        )
+        self.meta = SimpleNamespace(region_name=settings.region, endpoint_url=settings.endpoint)
         self._reset()
         self._credentials = get_credentials()
         after_fork.run_after_fork(self, JsonClient._reset)
@@ -188,7 +171,7 @@ class JsonClient:
         if (parameter := IDEMPOTENCY_PARAMETERS.get(method)) is not None:
             arguments.setdefault(parameter, _make_token())
         body = encode_body(arguments)
-        attempt, reconnects, may_correct_clock = 1, True, True
+        attempt, reconnects = 1, True
         while True:
             try:
                 response = self._send(operation, body, use_new_connection=not is_repeatable)
@@ -207,9 +190,6 @@ class JsonClient:
                 error = failed.error
             else:
                 code, error = parse_error(self._service_name, operation, response, attempt)
-                if may_correct_clock and self._correct_clock(code, response):
-                    may_correct_clock = False
-                    continue
                 may_repeat = _may_repeat(is_repeatable, code, response.status)
             if not may_repeat or attempt >= self._max_tries or not self._budget.take():
                 raise error
@@ -228,7 +208,7 @@ class JsonClient:
             self._headers | {"x-amz-target": target},
             body,
             freeze_credentials(self._credentials),
-            self._clock.time() + self._skew_seconds,
+            self._clock.time(),
         )
         return self._pool.send(
             signed | self._unsigned_headers | _trace_header(),
@@ -245,36 +225,6 @@ class JsonClient:
             raise NoResponse(
                 ResponseStreamingError(error=error), may_have_arrived=True
             ) from error
-
-    def _correct_clock(self, code: str, response: HttpResponse) -> bool:
-        """Correct the clock if it may be why the signature was refused; return if it was.
-
-        The service executed nothing, so every request may be sent again.
-        """
-        if code not in _SIGNATURE_REFUSED:
-            return False
-        try:
-            server_time = parsedate_to_datetime(response.headers.get("date", "")).timestamp()
-        except (ValueError, OverflowError):
-            return False
-        skew_seconds = server_time - self._clock.time()
-        if abs(skew_seconds - self._skew_seconds) <= _MAX_SKEW_SECONDS:
-            return False
-        self._skew_seconds = skew_seconds
-        return True
-
-
-class ClientMeta(SimpleNamespace):
-    """The `meta` of a boto3 client. What is not known here is asked of boto3's client."""
-
-    def __init__(self, client: JsonClient, *, region_name: str, endpoint_url: str) -> None:
-        super().__init__(region_name=region_name, endpoint_url=endpoint_url)
-        self._client = client
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._client.get_boto3_client().meta, name)
 
 
 def _may_repeat(is_repeatable: bool, code: str, status: int) -> bool:

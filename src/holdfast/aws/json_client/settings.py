@@ -26,7 +26,6 @@ class Service(NamedTuple):
     target_prefix: str
     host_prefix: str  # also the name in signatures
     endpoint_variable: str
-    api_version: str
     operations: frozenset[str]  # by boto3's method names
     headers: Mapping[str, str] = MappingProxyType({})
 
@@ -60,7 +59,6 @@ SERVICES = {
         "AmazonSQS",
         "sqs",
         "AWS_ENDPOINT_URL_SQS",
-        "2012-11-05",
         frozenset(_SQS.split()),
         # SQS then adds the error code of its older protocol, which boto3 shows.
         headers={"x-amzn-query-mode": "true"},
@@ -69,14 +67,12 @@ SERVICES = {
         "DynamoDB_20120810",
         "dynamodb",
         "AWS_ENDPOINT_URL_DYNAMODB",
-        "2012-08-10",
         frozenset(_DYNAMODB.split()),
     ),
     "stepfunctions": Service(
         "AWSStepFunctions",
         "states",
         "AWS_ENDPOINT_URL_SFN",
-        "2016-11-23",
         frozenset(_STEP_FUNCTIONS.split()),
     ),
 }
@@ -89,8 +85,8 @@ def name_operation(method: str) -> str:
 
 # -- where a client finds its service
 
-# The regions of the partition "aws"; botocore's partitions.json has the same pattern.
-_COMMON_REGION = re.compile(r"(us|eu|ap|sa|ca|me|af|il|mx)-\w+-\d+")
+# The regions of the partitions aws, aws-us-gov and aws-cn, whose hosts have the same form.
+_KNOWN_REGION = re.compile(r"((us|eu|ap|sa|ca|me|af|il|mx)|us-gov|cn)-[a-z]+-\d+")
 
 # With one of these variables botocore decides, because it has more rules for them.
 _UNUSUAL_VARIABLES = frozenset(
@@ -112,13 +108,20 @@ _UNUSUAL_VARIABLES = frozenset(
 )
 
 
+_UNUSUAL_SETTINGS = (
+    "auth_scheme_preference",
+    "csm_enabled",
+    "use_dualstack_endpoint",
+    "use_fips_endpoint",
+)
+
+
 class ClientSettings(NamedTuple):
     """What a client needs to know. botocore has the credentials if there are none here."""
 
     credentials: "EnvironmentCredentials | None"
     region: str
     endpoint: str
-    signing_region: str
     ca_bundle: str | None = None
 
 
@@ -151,15 +154,19 @@ def read_environment(
     )
     if not is_complete or any(name in environ for name in _UNUSUAL_VARIABLES):
         return None
-    if _has_config_file(environ) or not _COMMON_REGION.fullmatch(region or ""):
+    if _has_config_file(environ) or not _KNOWN_REGION.fullmatch(region or ""):
         return None
     assert region is not None
     variable = SERVICES[service].endpoint_variable
     configured = environ.get(variable) or environ.get("AWS_ENDPOINT_URL")
-    url = configured or endpoint
-    url = url or f"https://{SERVICES[service].host_prefix}.{region}.amazonaws.com"
-    credentials = EnvironmentCredentials(environ)
-    return ClientSettings(credentials, region, url, region)
+    url = configured or endpoint or make_endpoint(service, region)
+    return ClientSettings(EnvironmentCredentials(environ), region, url)
+
+
+def make_endpoint(service: str, region: str) -> str:
+    """Return the service's usual endpoint in a region of a known partition."""
+    ending = ".cn" if region.startswith("cn-") else ""
+    return f"https://{SERVICES[service].host_prefix}.{region}.amazonaws.com{ending}"
 
 
 def _has_config_file(environ: Mapping[str, str]) -> bool:
@@ -174,36 +181,21 @@ def _has_config_file(environ: Mapping[str, str]) -> bool:
 def ask_botocore(
     session: Any, service: str, region: str | None, endpoint: str | None
 ) -> ClientSettings | None:
-    """Return the settings that botocore chooses, or None if only boto3 can follow them.
+    """Return the settings that botocore has read, or None if only boto3 can follow them.
 
     Raises NoRegionError and botocore's other errors.
     """
-    from botocore.endpoint_provider import EndpointProvider
     from botocore.exceptions import NoRegionError
-    from botocore.utils import validate_region_name
 
     read = session.get_config_variable
     region = region or os.environ.get("AWS_REGION") or read("region")
     if not region:
         raise NoRegionError
-    validate_region_name(region)
-    if _needs_boto3(session, region):
+    if not _KNOWN_REGION.fullmatch(region) or _needs_boto3(session):
         return None
-    loader = session.get_component("data_loader")
-    # By its path, because botocore would look into the folders of all services for the version.
-    rules = loader.load_data(f"{service}/{SERVICES[service].api_version}/endpoint-rule-set-1")
-    chosen = find_configured_endpoint(session, service) or endpoint
-    resolved = EndpointProvider(rules, loader.load_data("partitions")).resolve_endpoint(
-        Region=region,
-        UseFIPS=bool(read("use_fips_endpoint")),
-        UseDualStack=bool(read("use_dualstack_endpoint")),
-        **({"Endpoint": chosen} if chosen else {}),
-    )
-    [scheme, *_] = resolved.properties.get("authSchemes") or [{"name": "sigv4"}]
-    if scheme["name"] != "sigv4":
-        return None
-    signing_region = scheme.get("signingRegion", region)
-    return ClientSettings(None, region, resolved.url, signing_region, read("ca_bundle"))
+    url = find_configured_endpoint(session, service) or endpoint
+    url = url or make_endpoint(service, region)
+    return ClientSettings(None, region, url, read("ca_bundle"))
 
 
 def find_configured_endpoint(session: Any, service: str) -> str | None:
@@ -217,17 +209,14 @@ def find_configured_endpoint(session: Any, service: str) -> str | None:
     return configured or None
 
 
-def _needs_boto3(session: Any, region: str) -> bool:
+def _needs_boto3(session: Any) -> bool:
     """Return whether something is configured that the lean client does not do."""
-    read, profile = session.get_config_variable, session.get_scoped_config()
+    read = session.get_config_variable
     return (
-        "fips" in region  # an old way to ask for such endpoints
-        or region.startswith("aws-")
-        or bool(read("csm_enabled"))
+        any(map(read, _UNUSUAL_SETTINGS))
         or str(read("endpoint_discovery_enabled")).lower() == "true"
         or read("account_id_endpoint_mode") == "required"
-        or bool(read("auth_scheme_preference"))
-        or "proxy_client_cert" in profile
+        or "proxy_client_cert" in session.get_scoped_config()
         or bool(os.environ.get("BOTOCORE_EXPERIMENTAL__PLUGINS"))
     )
 
@@ -258,84 +247,25 @@ def _has_proxy(endpoint: str) -> bool:
 
 # -- mocks and tracing
 
-# The functions that tools replace: X-Ray, OpenTelemetry, Datadog, New Relic, Sentry, Elastic
-# APM, and mocks that people write by hand.
-_REPLACED: dict[str, tuple[tuple[str, str], ...]] = {
-    "botocore.client": (
-        ("BaseClient", "__init__"),
-        ("BaseClient", "_make_api_call"),
-        ("BaseClient", "_make_request"),
-        ("ClientCreator", "create_client"),
-        ("ClientCreator", "_create_api_method"),
-    ),
-    "botocore.endpoint": (
-        ("Endpoint", "make_request"),
-        ("Endpoint", "prepare_request"),
-        ("Endpoint", "_send"),
-        ("Endpoint", "_send_request"),
-    ),
-    "botocore.httpsession": (("URLLib3Session", "send"),),
-    "botocore.session": (("Session", "__init__"), ("Session", "create_client")),
-    "boto3.session": (("Session", "__init__"), ("Session", "client")),
-}
-
-# These replace functions of botocore when it is imported, which the lean client delays.
-_AGENTS = ("ddtrace", "newrelic")
-
 
 def is_botocore_patched() -> bool:
     """Return whether calls of botocore are mocked or instrumented now.
 
-    It is asked before each call, so it looks only at what tools replace while a client exists.
+    It is asked when a client is made and before each call, because tools come and go while a
+    client exists. They replace the one function that every call goes through; moto has a
+    switch of its own.
     """
-    module = sys.modules.get("botocore.client")
-    if module is not None and _is_replaced(module, "BaseClient", "_make_api_call"):
+    # These agents act when botocore is imported, which the lean client delays.
+    if "ddtrace" in sys.modules or "newrelic" in sys.modules:
         return True
+    if (module := sys.modules.get("botocore.client")) is not None:
+        call = vars(module.BaseClient).get("_make_api_call")
+        # botocore decorates it, so any module of its own will do.
+        if type(call) is not FunctionType or not _is_botocores(call):
+            return True
     stubber = getattr(sys.modules.get("moto.core.models"), "botocore_stubber", None)
     return bool(getattr(stubber, "enabled", False))
 
 
-def find_patch() -> str | None:
-    """Return what mocks or instruments botocore, or None. Asked before a client is made."""
-    if is_botocore_patched():
-        return "botocore.client.BaseClient._make_api_call"
-    for name, functions in _REPLACED.items():
-        if (module := sys.modules.get(name)) is None:
-            continue
-        for owner, function in functions:
-            if _is_replaced(module, owner, function):
-                return f"{name}.{owner}.{function}"
-    boto3 = sys.modules.get("boto3")
-    if boto3 is not None and not isinstance(getattr(boto3, "Session", None), type):
-        return "boto3.Session"
-    if handler := _find_foreign_handler():
-        return handler
-    return next((agent for agent in _AGENTS if agent in sys.modules), None)
-
-
-def _is_replaced(module: Any, owner: str, function: str) -> bool:
-    """Return whether a function is no longer the one that its package defines."""
-    try:
-        value = vars(getattr(module, owner))[function]
-    except (AttributeError, KeyError, TypeError):  # another version of botocore, or a mock
-        return not isinstance(getattr(module, owner, None), type)
-    # botocore decorates some of its functions, so any module of its own will do.
-    return type(value) is not FunctionType or not _is_sdk(value.__globals__["__name__"])
-
-
-def _is_sdk(module: str) -> bool:
-    return module.partition(".")[0] in ("boto3", "botocore")
-
-
-def _find_foreign_handler() -> str | None:
-    """Return a handler that a tool has added to those of every new client, or None.
-
-    moto adds one when it is imported. It does nothing until `mock_aws` starts, which
-    `is_botocore_patched` notices.
-    """
-    handlers: Any = sys.modules.get("botocore.handlers")
-    for entry in getattr(handlers, "BUILTIN_HANDLERS", ()):
-        owner = getattr(entry[1], "__module__", None) or ""
-        if not _is_sdk(owner) and not owner.startswith("moto."):
-            return f"{owner}, in botocore's handlers"
-    return None
+def _is_botocores(function: FunctionType) -> bool:
+    return str(function.__globals__["__name__"]).startswith("botocore.")

@@ -24,10 +24,10 @@ from holdfast.chat.model import ConversationPolicy
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.events import Events
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
+from holdfast.queue.event_log import EventLog
 from holdfast.queue.message import QueueMessage
 from holdfast.queues.settings import SqsSettings
 from holdfast.settings import read_settings
-from holdfast.telemetry.logging import make_application_log
 from holdfast.telemetry.setup import make_telemetry
 from holdfast.urls import QUEUES, parse_url
 from holdfast.worker.handler import Handler
@@ -60,7 +60,8 @@ class ChatRuntime:
 
         Tracebacks are left out, because an exception may quote what a customer wrote.
         """
-        return Events(make_application_log(tracebacks=False), *make_telemetry(self.env))
+        log = EventLog(min_level=logging.INFO, tracebacks=False)
+        return Events(log, *make_telemetry(self.env))
 
     def flush_events(self) -> None:
         """Let metrics be written, because Lambda may freeze the process now."""

@@ -61,6 +61,8 @@ def _encode_value(value: Any, path: str, depth: int) -> dict[str, Any]:
 
 def _encode_number(value: float, path: str) -> str:
     """Return the exact number as text, because it must not come back as another number."""
+    if isinstance(value, _StoredNumber):
+        return value.text
     if not math.isfinite(value):
         raise InvalidInput(f"{path[:200]}: only finite numbers can be stored")
     # A float is taken by its shortest text: 0.1, and not the nearest binary value.
@@ -91,9 +93,21 @@ def _decode_value(attribute: Mapping[str, Any]) -> Any:
     return value
 
 
+class _StoredNumber(float):
+    """A number with more digits than a float has. It is written back as it was read, because a
+    condition compares the exact number.
+    """
+
+    text: str
+
+
 def _parse_number(text: str) -> int | float:
     exact = Decimal(text)
-    return int(exact) if exact == exact.to_integral_value() else float(exact)
+    if exact == exact.to_integral_value():
+        return int(exact)
+    number = _StoredNumber(exact)
+    number.text = text
+    return float(exact) if Decimal(repr(float(exact))) == exact else number
 
 
 # -- whole floats

@@ -18,6 +18,7 @@ from weakref import WeakSet, finalize
 
 from holdfast.errors import ConfigError, HoldfastError, StoreUnavailable
 from holdfast.store.file_modes import Access
+from holdfast.store.rows import Row
 from holdfast.store.sqlite import path_check
 from holdfast.store.sqlite.connection import (
     MAX_LOG_BYTES,
@@ -120,18 +121,45 @@ class Database:
         with self._writer.begin(relax_sync=SYNCHRONOUS["process"] if relax else None) as writer:
             yield writer
 
-    def write(self, operation: Operation[T]) -> T:
+    def write(self, operation: Operation[T], *, durable: bool = True) -> T:
         """Run an operation in a transaction, and return its result after the commit.
 
-        Operations of several threads share a transaction, and each is undone alone if it fails.
-        One may be called again if it was undone, so it must change nothing but the file.
+        Operations of several threads share a transaction if they are durable, and each is
+        undone alone if it fails. One may be called again if it was undone, so it must change
+        nothing but the file.
         """
-        return self._writer.run(operation)
+        if durable:
+            return self._writer.run(operation)
+        with self.begin_write(durable=False) as connection:
+            return operation(connection)
 
     def read(self, body: Callable[[RowConnection], T]) -> T:
         """Return what the body reads in a transaction that sees one state of the file."""
         with self.begin_read() as connection:
             return body(connection)
+
+    def scan(
+        self,
+        table: str,
+        where: Row,
+        *,
+        key: str,
+        order_by: str = "",
+        descending: bool = False,
+    ) -> Iterator[Row]:
+        """Yield the rows, each from a transaction of its own.
+
+        A slow reader therefore does not pin the WAL. A row that was deleted meanwhile is left
+        out.
+        """
+        with self.begin_read() as rows:
+            keys = rows.select(
+                table, where, columns=key, order_by=order_by, descending=descending
+            )
+        for listed in keys:
+            with self.begin_read() as rows:
+                current = rows.select(table, listed)
+            yield from current
 
     def split(self, entries: Iterable[T], _measure: object = None) -> Iterator[list[T]]:
         """Yield the entries in groups, so that other writers are not kept waiting."""
@@ -296,9 +324,9 @@ class MemoryDatabase(Database):
                 self._connection.execute("ROLLBACK")
                 raise
 
-    def write(self, operation: Operation[T]) -> T:
+    def write(self, operation: Operation[T], *, durable: bool = True) -> T:
         """Run an operation in a transaction, and return its result."""
-        with self.begin_write() as connection:
+        with self.begin_write(durable=durable) as connection:
             return operation(connection)
 
     def execute(self, statement: str, values: Sequence[Any]) -> Executed:

@@ -58,6 +58,10 @@ class RowConnection(Connection):
                 row[name] = _parse(row[name])
         return rows
 
+    def find(self, table: str, keys: Sequence[Row]) -> Sequence[Row]:
+        """Return the rows with these keys."""
+        return [row for key in keys for row in self.select(table, key)]
+
     def insert(self, table: str, rows: Sequence[Row]) -> int:
         """Add the rows whose keys are new, and return how many were added."""
         return self._insert("INSERT INTO", table, rows, " ON CONFLICT DO NOTHING")

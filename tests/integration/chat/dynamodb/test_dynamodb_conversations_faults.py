@@ -108,9 +108,13 @@ def prepare_store(store: DynamoDBConversations, name: str) -> LockGrant:
 
 
 def read_everything(store: DynamoDBConversations) -> object:
+    """Return what is stored, without the staged rows that only have to be removed."""
+    staged = {row.message_sid: repr(row) for row in store.staged("chat")}
+    for answered in store.processed(KEY, staged):
+        del staged[answered]
     return (
         store.get(KEY),
-        sorted(map(repr, store.staged("chat"))),
+        staged,
         store.history(KEY),
         store.window("chat"),
         sorted(map(repr, store.parked())),
@@ -197,7 +201,7 @@ BUSY = {
 def test_a_turn_that_meets_the_keeper_is_tried_again(
     client: Any, store: DynamoDBConversations, busy: Any
 ) -> None:
-    """Renewing and finishing write the same row (MS-07)."""
+    """Other processes write the same rows (MS-07)."""
     create_conversation(store)
     conflicting = open_store(FailingClient(client, busy, busy, only="transact_write_items"))
     conflicting.finish(
@@ -212,8 +216,43 @@ def test_a_renewal_that_meets_a_transaction_is_tried_again(
     create_conversation(store)
     grant = acquire_grant(store)
     busy = make_error("TransactionConflictException")
-    conflicting = open_store(FailingClient(client, busy, busy, only="update_item"))
+    conflicting = open_store(FailingClient(client, busy, busy, only="put_item"))
     assert conflicting.renew(grant, now=NOW, expires_at=NOW + 90.0) is True
+
+
+@pytest.mark.parametrize("was_renewed", [False, True])
+def test_a_renewal_that_meets_a_takeover_is_refused(
+    client: Any, store: DynamoDBConversations, was_renewed: bool
+) -> None:
+    """The renewals of a lock have a row of their own, and the takeover writes it, too."""
+    create_conversation(store)
+    grant = acquire_grant(store)
+    if was_renewed:
+        assert store.renew(grant, now=NOW, expires_at=NOW + 60.0)
+    interleaving = InterleavingClient(
+        client, lambda: acquire_grant(store, "other", now=NOW + 60.0)
+    )
+    renewing = open_store(interleaving)
+    assert renewing.renew(grant, now=NOW + 59.0, expires_at=NOW + 119.0) is False
+    assert store.get(KEY).lock_expires_at == NOW + 120.0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("was_renewed", [False, True])
+def test_a_takeover_that_meets_a_renewal_finds_the_lock_held(
+    client: Any, store: DynamoDBConversations, was_renewed: bool
+) -> None:
+    create_conversation(store)
+    grant = acquire_grant(store)
+    if was_renewed:
+        assert store.renew(grant, now=NOW, expires_at=NOW + 60.0)
+    interleaving = InterleavingClient(
+        client, lambda: store.renew(grant, now=NOW + 59.0, expires_at=NOW + 119.0)
+    )
+    outcome = open_store(interleaving).acquire(
+        KEY, owner="other", trigger_id="t", now=NOW + 60.0, expires_at=NOW + 120.0
+    )
+    assert outcome == LockHeld("trigger", NOW + 119.0)
+    store.note(grant, WritingReply(("m1",)), "thread")
 
 
 def test_a_store_that_stays_busy_is_unavailable_and_its_error_does_not_show_the_text(
@@ -244,7 +283,7 @@ def test_a_lock_released_between_two_tries_is_acquired(
     """The lock had expired at the first try, and its owner released it right after."""
     create_conversation(store)
     grant = acquire_grant(store)
-    interleaving = _SecondWrite(client, lambda: store.release(grant, "vip"))
+    interleaving = InterleavingClient(client, lambda: store.release(grant, "vip"))
     outcome = acquire_lock(open_store(interleaving), "second", now=NOW + 60.0)
     assert (outcome.grant.fence, outcome.conversation.previous_status) == (2, "vip")
 
@@ -255,20 +294,13 @@ def test_a_lock_taken_over_between_two_tries_is_reported_as_held(
     """Of two workers that find an expired lock, one gets it (I-MS-3)."""
     create_conversation(store)
     acquire_grant(store)
-    interleaving = _SecondWrite(client, lambda: acquire_grant(store, "faster", now=NOW + 60.0))
+    interleaving = InterleavingClient(
+        client, lambda: acquire_grant(store, "faster", now=NOW + 60.0)
+    )
     outcome = open_store(interleaving).acquire(
         KEY, owner="slower", trigger_id="t", now=NOW + 60.0, expires_at=NOW + 120.0
     )
     assert outcome == LockHeld("trigger", NOW + 120.0)
-
-
-class _SecondWrite(InterleavingClient):
-    """A client that lets another writer go first, right before the second write."""
-
-    def respond(self, operation: str, arguments: Mapping[str, Any]) -> Any:
-        if len(self.list_calls("update_item")) < 2:
-            return self.client.update_item(**arguments)
-        return super().respond(operation, arguments)
 
 
 @pytest.mark.parametrize("name", ["finish", "release", "park"])

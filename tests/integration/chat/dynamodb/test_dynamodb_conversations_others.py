@@ -16,6 +16,7 @@ from conversation_rows import (
 )
 
 from contracts.conversations.support import (
+    ANSWER,
     KEY,
     LATER,
     NOW,
@@ -31,10 +32,14 @@ from holdfast.chat.errors import PermanentError
 from holdfast.chat.model import (
     ConversationKey,
     Fragment,
+    LockHeld,
     Status,
     UnreadableFragment,
     WaitingConversation,
 )
+from holdfast.chat.outbox import SendingReply, to_plain_data
+from holdfast.store.dynamodb.values import encode
+from support.dynamodb.faults import InterleavingClient
 
 STAGED = {
     "conversation_id": KEY.conversation_id,
@@ -240,6 +245,17 @@ def test_odd_values_are_read_as_empty_and_do_not_keep_a_turn_from_ending(
     ) == (2, 10, 3)
 
 
+def test_a_time_with_more_digits_than_a_float_does_not_block_the_conversation(
+    client: Any, store: DynamoDBConversations
+) -> None:
+    """Python's Decimal(time.time()) has up to thirty. Conditions compare the exact number."""
+    exact = {"updated_at": {"N": "1799999999.12345600128173828125"}}
+    client.put_item(TableName=TABLES.conversations, Item=encode(BARE) | exact)
+    assert store.get(KEY).updated_at == 1799999999.123456  # type: ignore[union-attr]
+    answer_messages(store, "m1")
+    assert [message.seq for message in store.history(KEY)] == [1, 2]
+
+
 def test_a_lock_without_an_end_is_taken_over(client: Any, store: DynamoDBConversations) -> None:
     """The seed's Lambda was killed, and no process would ever break its lock (MS-01)."""
     put_row(client, TABLES.conversations, BARE | {"conversation_status": "processing_reply"})
@@ -247,6 +263,40 @@ def test_a_lock_without_an_end_is_taken_over(client: Any, store: DynamoDBConvers
     assert (outcome.grant.fence, outcome.conversation.previous_status) == (1, "")
     store.release(outcome.grant, Status.ERROR)
     assert read_conversation_row(client)["conversation_status"] == "processing_error"
+
+
+def test_a_lock_that_an_older_version_renews_is_held(
+    client: Any, store: DynamoDBConversations
+) -> None:
+    """It writes the renewals to the conversation's row, also while this version runs."""
+    create_conversation(store)
+    grant = acquire_grant(store)
+    assert store.renew(grant, now=NOW, expires_at=NOW + 60.0)
+    lock = {"lock_owner": "older", "lock_fence": 2, "lock_trigger": "t2"}
+    lock |= {"conversation_status": "processing_reply", "lock_expires_at": NOW + 200.0}
+    put_row(client, TABLES.conversations, read_conversation_row(client) | lock)
+    assert store.renew(grant, now=NOW, expires_at=NOW + 90.0) is False
+    outcome = store.acquire(
+        KEY, owner="o", trigger_id="t", now=NOW + 199.0, expires_at=NOW + 259.0
+    )
+    assert outcome == LockHeld("t2", NOW + 200.0)
+
+
+def test_what_an_older_version_notes_right_before_a_takeover_is_seen(
+    client: Any, store: DynamoDBConversations
+) -> None:
+    """It writes no version. Without its note the reply would be sent again (MS-06)."""
+    create_conversation(store)
+    acquire_grant(store)
+    sending = SendingReply(("m1",), ANSWER, (), NOW)
+
+    def note() -> None:
+        noted = {"outbox": to_plain_data(sending), "updated_at": NOW + 59.5}
+        put_row(client, TABLES.conversations, read_conversation_row(client) | noted)
+
+    interleaving = DynamoDBConversations(client=InterleavingClient(client, note))
+    taken = acquire_lock(interleaving, "other", now=NOW + 60.0)
+    assert taken.conversation.outbox == sending
 
 
 SEED_MESSAGES = [
@@ -273,7 +323,7 @@ def test_messages_that_only_the_row_has_become_history_with_the_first_turn(
     conversation = store.get(KEY)
     assert conversation is not None
     assert conversation.message_count == 32
-    assert [message.seq for message in conversation.messages] == list(range(13, 33))
+    assert [message.seq for message in conversation.messages] == [31, 32]
 
 
 def test_an_unreadable_outbox_is_not_treated_as_missing(

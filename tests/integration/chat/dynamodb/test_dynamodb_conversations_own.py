@@ -32,7 +32,7 @@ from holdfast.chat.dynamodb.tables import define_tables, tables_from_prefix
 from holdfast.chat.errors import LockLost, PermanentError
 from holdfast.chat.messages import Trigger, parse_inbound
 from holdfast.chat.model import Channel, ConversationKey, ConversationPolicy, Status
-from holdfast.chat.outbox import PreparedReply, WriterAnswer, WritingReply
+from holdfast.chat.outbox import PreparedReply, SendingReply, WriterAnswer, WritingReply
 from holdfast.chat.processor import BatchProcessor
 from holdfast.chat.staging import Stager
 from holdfast.doctor.checks import CheckLevel
@@ -50,7 +50,7 @@ from support.dynamodb.faults import RecordingClient
 
 
 @pytest.mark.requirement("R002-019", "R002-029", "R002-042", "R002-068", "R002-078")
-def test_a_batch_without_faults_costs_nine_calls(
+def test_a_batch_without_faults_costs_twelve_calls(
     client: Any, store: DynamoDBConversations
 ) -> None:
     """Counted as botocore sends them."""
@@ -78,14 +78,17 @@ def test_a_batch_without_faults_costs_nine_calls(
     finally:
         client.meta.events.unregister("before-call.dynamodb", unique_id="count")
     assert operations == [
-        "UpdateItem",  # acquires the lock and returns the row
+        "GetItem",
+        "UpdateItem",  # acquires the lock
         "Query",
         "BatchGetItem",
         "DeleteItem",
         "UpdateItem",
         "UpdateItem",
         "UpdateItem",
+        "GetItem",
         "TransactWriteItems",
+        "BatchWriteItem",
         "Query",
     ]
     assert [message.role for message in store.history(KEY)] == ["user", "assistant"]
@@ -113,15 +116,23 @@ def test_a_store_that_did_not_acquire_the_lock_can_finish(
         other.finish(grant, make_turn("m3"), now=NOW, remember_until=LATER)
 
 
-def test_the_number_of_remembered_grants_is_limited(store: DynamoDBConversations) -> None:
-    """Grants that were never released are forgotten, because a process may run for a year."""
-    create_conversation(store)
-    grants = [acquire_grant(store, f"{n}", now=NOW + 60.0 * n) for n in range(66)]
-    assert len(store._held) < 66
-    store.finish(grants[-1], make_turn("m1"), now=NOW, remember_until=LATER)
-    with pytest.raises(LockLost):
-        store.finish(grants[0], make_turn("m2"), now=NOW, remember_until=LATER)
-    assert len(store.history(KEY)) == 2
+def test_a_renewal_writes_one_unit_and_a_note_writes_two(
+    client: Any, store: DynamoDBConversations
+) -> None:
+    """DynamoDB charges a write by the kilobytes of its item, whatever changes in it."""
+    create_conversation(store, channel_config=CHANNEL_CONFIG, ai_config=AI_CONFIG)
+    answer_messages(store, "m1", asked="asked " * 100, answer="answer " * 60)
+    grant = acquire_grant(store)
+    answer = WriterAnswer("answer " * 60, "mark", prompt_tokens=100, completion_tokens=50)
+    sids = tuple(f"SM{n:032}" for n in range(3))
+    store.note(grant, SendingReply(sids, answer, (), NOW), "thread-of-the-conversation")
+    row = read_conversation_row(client)
+    assert _measure_row(client) < 2 * 1024
+    assert store.renew(grant, now=NOW, expires_at=NOW + 90.0)
+    assert read_conversation_row(client) == row
+    [renewal] = [r for r in read_rows(client, TABLES.messages) if r["entry"] == "renewal"]
+    assert measure_size(encode(renewal)) < 1024
+    assert store.get(KEY).lock_expires_at == NOW + 90.0  # type: ignore[union-attr]
 
 
 # -- rows
@@ -228,19 +239,17 @@ def _measure_row(client: Any) -> int:
 def test_a_row_does_not_grow_with_its_history(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """Each character has four bytes, and each text is longer than the row's limit for recent
-    messages. After this limit is reached a turn adds only digits of its numbers. A size that
-    holds for the sixth turn therefore holds for the ten thousandth (I-MS-10, MS-10).
+    """Only digits of its numbers are added, so a size that holds for the third turn holds for
+    the ten thousandth (I-MS-10, MS-10).
     """
-    create_conversation(store, channel_config={"notes": "x" * 60_000})
+    create_conversation(store, channel_config={"notes": "x" * 200})
     sizes = []
-    for number in range(12):
+    for number in range(6):
         answer_messages(store, f"m{number:05}", asked="🙂" * 9_000, answer="🙃" * 9_000)
         sizes.append(_measure_row(client))
-    digits = 4 * 20  # of the numbers from 10 to 10,000, in each recent message
-    assert max(sizes[5:]) - min(sizes[5:]) <= digits
-    assert max(sizes) < 200_000
-    assert store.get(KEY).message_count == 24  # type: ignore[union-attr]
+    assert max(sizes[2:]) - min(sizes[2:]) <= 10
+    assert max(sizes) < 2_500  # of which the two texts take 1,280
+    assert store.get(KEY).message_count == 12  # type: ignore[union-attr]
 
 
 def test_a_row_that_other_software_filled_still_accepts_the_turn(
@@ -295,8 +304,8 @@ def test_a_turn_of_more_messages_than_one_write_holds_is_refused(
 ) -> None:
     create_conversation(store)
     grant = acquire_grant(store)
-    sids = [f"m{n}" for n in range(49)]
-    with pytest.raises(PermanentError):
+    sids = [f"m{n}" for n in range(98)]
+    with pytest.raises(PermanentError, match="takes 101 writes"):
         store.finish(grant, make_turn(*sids), now=NOW, remember_until=LATER)
     assert store.history(KEY) == []
 
@@ -312,9 +321,9 @@ def test_a_message_named_twice_in_a_turn_is_written_once(
     answer_messages(store, "m1", "m1")
     assert store.processed(KEY, ["m1"]) == {"m1"}
     [transaction] = recorded.list_calls("transact_write_items")
-    deletes = [write["Delete"] for write in transaction["TransactItems"] if "Delete" in write]
-    assert len(deletes) == 1
-    assert len(transaction["TransactItems"]) == 5
+    assert len(transaction["TransactItems"]) == 4
+    [deletes] = recorded.list_calls("batch_write_item")
+    assert len(deletes["RequestItems"][TABLES.stage]) == 1
 
 
 def test_history_numbers_that_are_taken_are_skipped(

@@ -50,8 +50,9 @@ def test_a_url_is_called_where_it_points() -> None:
 
 def test_no_call_takes_longer_than_its_response_timeout() -> None:
     client, _ = make_client_and_address(f"arn:aws:sqs:eu-west-1:{ACCOUNT}:a", 1.25)
-    assert client.meta.config.read_timeout == 1.25
-    assert client.meta.config.retries["total_max_attempts"] == 1
+    config = client.get_boto3_client().meta.config
+    assert config.read_timeout == 1.25
+    assert config.retries["total_max_attempts"] == 1
 
 
 @pytest.mark.parametrize(
