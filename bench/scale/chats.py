@@ -15,7 +15,7 @@ from math import ceil
 
 from bench.scale.latencies import LATENCIES
 from bench.scale.service import Part, World, swing
-from holdfast.chat.model import ConversationPolicy
+from holdfast.chat.batching import compute_typing_seconds
 
 CHANNEL_SHARES = {"whatsapp": 0.7, "sms": 0.2, "email": 0.1}
 TURN_SECONDS = 7.9  # mean, for the size of the deployment
@@ -25,14 +25,6 @@ _FAIL_SECONDS = 0.3  # a connection that is refused
 _STORE_FAILS_SECONDS = 8.0  # all tries of the DynamoDB client
 _POLL_SECONDS = 20.0  # of the event source
 _ROW_BYTES = 350  # of a staged message
-
-
-def compute_typing_seconds(
-    policy: ConversationPolicy, waited_seconds: float, quiet_for_seconds: float
-) -> float:
-    """Return how long to wait for more messages, as `BatchCollector` does."""
-    left = policy.max_wait_seconds - policy.window_seconds - waited_seconds
-    return min(left, policy.quiet_seconds - quiet_for_seconds)
 
 
 class Turn:

@@ -10,7 +10,6 @@ SLOW_FILES = frozenset(
     f"test_{name}.py"
     for name in (
         "chaos",
-        "chat_import_crashes",
         "chat_ministack",
         "chat_schedules",
         "cli_app",

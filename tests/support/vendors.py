@@ -5,7 +5,7 @@ They implement the part of the HTTP APIs that Holdfast uses.
     with VendorServer() as vendors:
         vendors.books.order("twilio.send", Fault(status=429))
 
-    openai.open .look .list .write .count, twilio.send .list   can fail
+    openai.open .look .list .write, twilio.send .list   can fail
 
 The error texts repeat everything that was sent, including the key, so tests detect code that
 forwards them.
@@ -28,7 +28,7 @@ from holdfast.chat.ports import ReplyPart, ReplySender, Secret
 from support import http_server
 from support.http_server import LoopbackServer, Wire, status
 
-How = Literal["answer", "close", "hang", "garbage"]
+How = Literal["answer", "close", "hang", "garbage", "cut"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Fault:
     """What happens instead of a good response; with `acted` after the request took effect.
 
     `answer` returns the status and the vendor's code; `close` closes the connection without a
-    response; `hang` never responds; `garbage` returns 200 with an unreadable body.
+    response; `hang` never responds; `garbage` returns 200 with an unreadable body, and `cut`
+    with the beginning of one.
     """
 
     status: int = 0
@@ -144,13 +145,6 @@ class Books:
         words = (len(texts[-1].split()), len(answer["content"][0]["text"].split()))
         return _response(ask.body, answer, *words) | self.shape
 
-    def count(self, ask: Ask) -> dict[str, Any]:
-        """Count words as tokens, in the conversation and the input."""
-        name = ask.body.get("conversation")
-        texts = [item["content"][0]["text"] for item in self._items(name)] if name else []
-        words = " ".join([*texts, ask.body.get("input", ""), ask.body.get("instructions", "")])
-        return {"object": "response.input_tokens", "input_tokens": len(words.split())}
-
     def _items(self, name: str) -> list[dict[str, Any]]:
         if not name.startswith("conv_"):
             raise Refused(400, "invalid_value", "conversation")
@@ -248,7 +242,6 @@ _ROUTES: list[tuple[str, str, str, Deed]] = [
     ("GET", r"/v1/conversations/[^/]+", "openai.look", Books.look),
     ("GET", r"/v1/conversations/[^/]+/items", "openai.list", Books.list_items),
     ("POST", r"/v1/responses", "openai.write", Books.write),
-    ("POST", r"/v1/responses/input_tokens", "openai.count", Books.count),
     ("POST", _TWILIO, "twilio.send", Books.send),
     ("GET", _TWILIO, "twilio.list", Books.list_messages),
 ]
@@ -286,7 +279,8 @@ class VendorServer(LoopbackServer):
             code, content = refused.status, _explain(refused, ask)
         if not wire.closed:
             data = content if isinstance(content, bytes) else json.dumps(content).encode()
-            status(f"{code} Status", _JSON, body=data)(request, wire)
+            location = f"Location: {request.path}"  # where a redirect leads
+            status(f"{code} Status", _JSON, location, body=data)(request, wire)
 
     def _act(self, ask: Ask, deed: Deed, wire: Wire) -> dict[str, Any] | bytes:
         """Do what is asked, or what a fault makes of it. Returns the content of a response."""
@@ -304,7 +298,10 @@ class VendorServer(LoopbackServer):
                 return b"<html>no JSON at all</html>"
             case Fault(how="hang"):
                 wire.hang()
-            case Fault():
+            case Fault(how=how):
+                if how == "cut":
+                    wire.head("200 OK", "Content-Length: 99")
+                    wire.send(b"{")
                 wire.close()
         return answer
 

@@ -95,6 +95,19 @@ class ConversationActor:
             key, owner=make_id(), trigger_id=trigger_id, now=now, expires_at=expires_at
         )
 
+    def _read_unanswered(self, key: ConversationKey) -> list[Staged]:
+        """Return the staged rows, and remove those that were answered before.
+
+        A webhook that is delivered again stages its message again. Only the list of
+        processed sids shows that it was answered.
+        """
+        staged = self._store.staged(key.conversation_id)
+        sids = [row.message_sid for row in staged]
+        known = self._store.processed(key, sids) if sids else set()
+        if known:
+            self._store.drop_staged(key.conversation_id, known)
+        return [row for row in staged if row.message_sid not in known]
+
     def _park(
         self,
         key: ConversationKey,

@@ -10,8 +10,9 @@ that arrives before the send does not replace that reply. It is answered next, i
 its own.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from holdfast.chat.messages import MAX_BODY, Trigger
 from holdfast.chat.model import (
@@ -19,15 +20,17 @@ from holdfast.chat.model import (
     ConversationKey,
     ConversationPolicy,
     Fragment,
+    HistoryMessage,
     LockGrant,
     Staged,
+    Turn,
     UnreadableFragment,
 )
 from holdfast.chat.outbox import Outbox, SentPart, WriterAnswer
-from holdfast.chat.ports import ConversationStore
-from holdfast.lease.clock import Clock
 from holdfast.lease.lease import Lease
 from holdfast.worker.runner import Context
+
+R = TypeVar("R", bound=Staged)
 
 _MAX_BATCH = 100_000  # characters that a row of the history is sure to hold
 
@@ -94,92 +97,45 @@ class WrittenTurn:
     parts: tuple[SentPart, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StillTyping:
-    """The customer is still typing, so the batch waits longer."""
-
-    delay_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class EmptyBatch:
-    """Every staged message was answered before."""
-
-
 # -- the batch
 
 
-class BatchCollector:
-    """The reader of staged messages that makes a batch of them."""
+def find_row_problem(row: Staged, key: ConversationKey) -> str:
+    """Return why a staged row of this conversation cannot be answered, or ''."""
+    if isinstance(row, UnreadableFragment):
+        return f"this message cannot be read: {row.problem}"
+    if row.key.primary_channel != key.primary_channel:
+        return "its channel is not the channel of its trigger"
+    if len(row.body) > MAX_BODY:  # staging would have refused it
+        return "its text is too long"
+    return ""
 
-    def __init__(
-        self,
-        store: ConversationStore,
-        policy: ConversationPolicy,
-        clock: Clock,
-        park: Callable[[ConversationKey, Sequence[Staged], str], None],
-    ) -> None:
-        self._store, self._policy, self._clock, self._park = store, policy, clock, park
 
-    def collect(self, locked: LockedTurn) -> BatchedTurn | StillTyping | EmptyBatch:
-        """Return the batch to answer now, or why there is none yet.
+def select_begun(rows: Sequence[R], outbox: Outbox | None) -> tuple[R, ...]:
+    """Return the rows for which an earlier attempt began a reply."""
+    return tuple(row for row in rows if outbox and row.message_sid in outbox.sids)
 
-        Rows that cannot be answered are parked, and rows that were answered before are
-        removed. A batch that an earlier attempt began does not wait for more messages.
-        """
-        staged = self._store.staged(locked.trigger.conversation_id)
-        fragments = self._drop_answered(locked, self._park_unusable(locked, staged))
-        if not fragments:
-            return EmptyBatch()
-        batch = self._choose_batch(locked, fragments)
-        wait = self._typing_seconds(locked, fragments) if batch.earlier is None else 0.0
-        return StillTyping(wait) if wait > 0 else batch
 
-    def _choose_batch(self, locked: LockedTurn, fragments: tuple[Fragment, ...]) -> BatchedTurn:
-        outbox = locked.conversation.outbox
-        begun = tuple(row for row in fragments if outbox and row.message_sid in outbox.sids)
-        chosen = begun or _take_fitting(fragments, self._policy.most_fragments)
-        return BatchedTurn(locked, chosen, merge_texts(chosen), outbox if begun else None)
+def choose_batch(
+    locked: LockedTurn, fragments: Sequence[Fragment], max_fragments: int
+) -> BatchedTurn:
+    """Return the batch to answer now: the one that was begun, or the first fragments."""
+    outbox = locked.conversation.outbox
+    begun = select_begun(fragments, outbox)
+    chosen = begun or _take_fitting(fragments, max_fragments)
+    return BatchedTurn(locked, chosen, merge_texts(chosen), outbox if begun else None)
 
-    def _drop_answered(
-        self, locked: LockedTurn, fragments: list[Fragment]
-    ) -> tuple[Fragment, ...]:
-        """Remove messages that were answered before, and return the others in order.
 
-        A webhook that is delivered again stages its message again. Only the list of
-        processed sids shows that it was answered.
-        """
-        sids = [fragment.message_sid for fragment in fragments]
-        known = self._store.processed(locked.grant.key, sids) if sids else set()
-        if known:
-            self._store.drop_staged(locked.trigger.conversation_id, known)
-        return sort_fragments(row for row in fragments if row.message_sid not in known)
+def compute_typing_seconds(
+    policy: ConversationPolicy, waited_seconds: float, quiet_seconds: float
+) -> float:
+    """Return how long to wait for more messages.
 
-    def _park_unusable(self, locked: LockedTurn, staged: Sequence[Staged]) -> list[Fragment]:
-        """Park each row that cannot be answered, so that it does not block the others."""
-        usable, key = [], locked.grant.key
-        for row in staged:
-            if isinstance(row, UnreadableFragment):
-                self._park(key, [row], f"this message cannot be read: {row.problem}")
-            elif row.key.primary_channel != key.primary_channel:
-                self._park(key, [row], "its channel is not the channel of its trigger")
-            elif len(row.body) > MAX_BODY:  # staging would have refused it
-                self._park(key, [row], "its text is too long")
-            else:
-                usable.append(row)
-        return usable
-
-    def _typing_seconds(self, locked: LockedTurn, fragments: Iterable[Fragment]) -> float:
-        """Return how long to wait for more messages.
-
-        The result is 0 or less when the customer is quiet or has waited long enough. The
-        trigger counts how long the batch has waited, because the clocks of other machines
-        may be wrong.
-        """
-        policy = self._policy
-        left = policy.max_wait_seconds - policy.window_seconds - locked.trigger.waited_seconds
-        quiet_for = self._clock.time() - max(fragment.staged_at for fragment in fragments)
-        return min(left, policy.quiet_seconds - quiet_for)
+    The result is 0 or less when the customer is quiet or has waited long enough. The trigger
+    counts how long the batch has waited, because the clocks of other machines may be wrong.
+    """
+    left = policy.max_wait_seconds - policy.window_seconds - waited_seconds
+    return min(left, policy.quiet_seconds - quiet_seconds)
 
 
 def _take_fitting(fragments: Sequence[Fragment], max_fragments: int) -> tuple[Fragment, ...]:
@@ -217,3 +173,37 @@ def _render_fragment(fragment: Fragment) -> str:
     """
     attached = [f"[attached: {kind}]" for kind in fragment.media]
     return "\n".join([*([fragment.body] if fragment.body else []), *attached])
+
+
+def build_turn(
+    sids: tuple[str, ...],
+    fragments: Sequence[Fragment],
+    answer: WriterAnswer,
+    parts: Sequence[SentPart],
+    thread: tuple[str, str],
+    now: float,
+    status: str = "",
+) -> Turn:
+    """Return the turn with both messages of the history (step 11).
+
+    The status of the reply is the given one, or that of its last part.
+    """
+    # Rows of a parked batch may have become unreadable.
+    first_sid = next((row.message_sid for row in fragments), next(iter(sids), ""))
+    last = parts[-1] if parts else SentPart("", "")
+    details = {
+        "status": status or last.status,
+        "sids": [part.message_sid for part in parts],
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
+    }
+    text = merge_texts(fragments)
+    return Turn(
+        sids=sids,
+        user=HistoryMessage("user", text, now, first_sid, {"sids": list(sids)}),
+        assistant=HistoryMessage("assistant", answer.text, now, last.message_sid, details),
+        thread_id=thread[0],
+        thread_mark=thread[1],
+        prompt_tokens=answer.prompt_tokens,
+        completion_tokens=answer.completion_tokens,
+    )

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 LOCAL_PROFILE = ConversationProfile(
     channel_config={"provider": "outbox"}, ai_config={"provider": "echo"}
 )
-
-WRITERS = ("openai", "echo")
-SENDERS = ("twilio", "smtp", "outbox")
 
 
 def open_conversations(
@@ -121,41 +118,21 @@ class ChatQueues(Mapping[Channel, QueueManager[Trigger]]):
 
 
 class ChatProviders:
-    """The providers, each of which is made once, on first use.
-
-    So local use needs no vendor's package. Safe for threads.
-    """
+    """The providers by name, each imported when it is used first. Safe for threads."""
 
     def __init__(self, settings: ChatSettings, env: Mapping[str, str], clock: Clock) -> None:
         self._settings, self._env, self._clock = settings, env, clock
-        self._making = Lock()
-        self._made: dict[str, object] = {}
 
-    @property
+    @cached_property
     def secrets(self) -> "SecretStore":
-        """Return the store of secrets."""
-        return self._make_once("secrets")  # type: ignore[no-any-return]
+        """The store of secrets, with its cache."""
+        from holdfast.chat.providers.secrets import SecretResolver
+
+        seconds = self._settings.secrets_cache_seconds
+        return SecretResolver(self._env, cache_seconds=seconds, clock=self._clock)
 
     def writer(self, name: str) -> "ReplyWriter":
-        """Return the writer of that name.
-
-        Raises PermanentError if the name is unknown or its package is not installed.
-        """
-        _require_known(WRITERS, name, "writer")
-        return self._make_once(name)  # type: ignore[no-any-return]
-
-    def sender(self, name: str) -> "ReplySender":
-        """Return the sender of that name. Raises as `writer` does."""
-        _require_known(SENDERS, name, "sender")
-        return self._make_once(name)  # type: ignore[no-any-return]
-
-    def _make_once(self, name: str) -> Any:
-        with self._making:
-            if name not in self._made:
-                self._made[name] = self._make(name)
-            return self._made[name]
-
-    def _make(self, name: str) -> object:
+        """Return the writer of that name. Raises PermanentError if the name is unknown."""
         match name:
             case "openai":
                 from holdfast.chat.providers.openai import OpenAIWriter
@@ -165,6 +142,11 @@ class ChatProviders:
                 from holdfast.chat.providers.local import EchoWriter
 
                 return EchoWriter()
+        raise PermanentError("the provider of the writer must be one of openai, echo")
+
+    def sender(self, name: str) -> "ReplySender":
+        """Return the sender of that name. Raises as `writer` does."""
+        match name:
             case "twilio":
                 from holdfast.chat.providers.twilio import TwilioSender
 
@@ -177,15 +159,7 @@ class ChatProviders:
                 from holdfast.chat.providers.local import OutboxSender
 
                 return OutboxSender(self._settings.outbox_folder, self._clock)
-        from holdfast.chat.providers.secrets import SecretResolver
-
-        seconds = self._settings.secrets_cache_seconds
-        return SecretResolver(self._env, cache_seconds=seconds, clock=self._clock)
-
-
-def _require_known(names: tuple[str, ...], name: str, role: str) -> None:
-    if name not in names:
-        raise PermanentError(f"the provider of the {role} must be one of {', '.join(names)}")
+        raise PermanentError("the provider of the sender must be one of twilio, smtp, outbox")
 
 
 @dataclass(frozen=True, slots=True)

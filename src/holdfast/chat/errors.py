@@ -3,7 +3,7 @@
     TransientError   retry later: throttled, unreachable, timed out
     PermanentError   no retry helps: the batch is parked for an operator
     SendUnclear      the reply may have been sent: it is looked up at the provider, then the
-                     policy decides (see delivery.py)
+                     policy decides (see replies.py)
 
 The texts of these errors go to logs. None of them contains a body, a number, an address or a
 secret.

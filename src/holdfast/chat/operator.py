@@ -7,23 +7,22 @@ masked, because screens are shared, filmed and pasted into tickets.
 import re
 
 from holdfast.chat.actor import ConversationActor, release_on_error
-from holdfast.chat.batching import merge_texts, sort_fragments
+from holdfast.chat.batching import build_turn, sort_fragments
 from holdfast.chat.errors import ParkedNotFound, PermanentError, TransientError
 from holdfast.chat.model import (
     Conversation,
     ConversationKey,
     Fragment,
-    HistoryMessage,
     LockAcquired,
     ParkedBatch,
     Staged,
     Status,
-    Turn,
     redact_id,
 )
-from holdfast.chat.outbox import SentPart, WriterAnswer, WritingReply
+from holdfast.chat.outbox import WritingReply
 
 _OWNER = "a person"
+_SENT = "sent, says a person"
 _NUMBER = re.compile(r"\+?\d[\d ().\-/]{5,}\d")
 
 
@@ -54,12 +53,16 @@ class Operator(ConversationActor):
         outbox = parked.outbox
         if outbox is None or isinstance(outbox, WritingReply) or not outbox.answer.text.strip():
             raise PermanentError("no reply was written for this batch: it can only be retried")
+        fragments = sort_fragments(row for row in parked.staged if isinstance(row, Fragment))
         locked = self._lock(parked.key)
+        # Parking moved the thread's mark behind this reply.
+        thread = locked.conversation.thread_id, locked.conversation.thread_mark
         now = self._clock.time()
+        reply = outbox.answer, outbox.parts, thread, now, _SENT
         with release_on_error(self._store.release, locked.grant):
             self._store.finish(
                 locked.grant,
-                _build_turn(parked, outbox.answer, outbox.parts, locked.conversation, now),
+                build_turn(parked.sids, fragments, *reply),
                 now=now,
                 remember_until=now + self._policy.remember_seconds,
                 parked_id=parked_id,
@@ -106,30 +109,6 @@ class Operator(ConversationActor):
         raise TransientError(
             "the conversation is being answered, or it is gone: try again in a minute"
         )
-
-
-def _build_turn(
-    parked: ParkedBatch,
-    answer: WriterAnswer,
-    parts: tuple[SentPart, ...],
-    conversation: Conversation,
-    now: float,
-) -> Turn:
-    fragments = sort_fragments(row for row in parked.staged if isinstance(row, Fragment))
-    text, sids = merge_texts(fragments), parked.sids
-    # Rows may have become unreadable, or an operator may have deleted them.
-    first = next((row.message_sid for row in (*fragments, *parked.staged)), "")
-    sid = parts[-1].message_sid if parts else ""
-    status = {"status": "sent, says a person"}
-    return Turn(
-        sids=sids,
-        user=HistoryMessage("user", text, now, first, {"sids": list(sids)}),
-        assistant=HistoryMessage("assistant", answer.text, now, sid, status),
-        thread_id=conversation.thread_id,
-        thread_mark=conversation.thread_mark,  # parking moved it behind this reply
-        prompt_tokens=answer.prompt_tokens,
-        completion_tokens=answer.completion_tokens,
-    )
 
 
 # -- texts about conversations

@@ -10,7 +10,7 @@
 
 A worker that finds `PreparedReply` sends it, and one that finds `SentReply` only writes the
 history. In `SendingReply` and `UnclearReply` it is unknown whether a part was sent: the
-provider is queried, then the policy decides (see delivery.py). A turn without failures goes
+provider is queried, then the policy decides (see replies.py). A turn without failures goes
 from the last `SendingReply` to the history in one write. `SentReply` is noted only when that
 write fails.
 """

@@ -16,29 +16,30 @@ Every exit releases the lock. A trigger is acked only when its window is closed 
 rows were read after that. So no staged message is left without a trigger; see actor.py.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from holdfast.chat import events as cv
 from holdfast.chat.actor import ConversationActor, ConversationLocks, Queues
 from holdfast.chat.batching import (
-    BatchCollector,
     BatchedTurn,
-    EmptyBatch,
     LockedTurn,
-    StillTyping,
     WrittenTurn,
+    build_turn,
+    choose_batch,
+    compute_typing_seconds,
+    find_row_problem,
+    sort_fragments,
 )
-from holdfast.chat.delivery import ReplyDelivery
 from holdfast.chat.errors import LockLost, PermanentError, SendUnclear, TransientError
 from holdfast.chat.messages import Trigger
 from holdfast.chat.model import (
     ConversationNotFound,
     ConversationPolicy,
-    HistoryMessage,
+    Fragment,
     LockAcquired,
     LockHeld,
     Status,
-    Turn,
 )
 from holdfast.chat.outbox import SentReply, get_outbox_state
 from holdfast.chat.ports import ConversationStore, ProviderSource
@@ -78,9 +79,9 @@ class BatchProcessor(ConversationActor):
         super().__init__(store, queues, policy=policy, clock=clock, events=events)
         self._keeper, self._max_attempts = keeper, max_attempts
         self._locks = ConversationLocks(store, clock)
-        self._collector = BatchCollector(store, self._policy, clock, self._park)
-        parts = (store, ProviderResolver(providers), self._policy, clock, self._events)
-        self._replies, self._delivery = ReplyPipeline(*parts), ReplyDelivery(*parts)
+        self._replies = ReplyPipeline(
+            store, ProviderResolver(providers), self._policy, clock, self._events
+        )
 
     def __call__(self, trigger: Trigger, ctx: Context) -> Result:
         try:
@@ -177,25 +178,53 @@ class BatchProcessor(ConversationActor):
             self._events.emit(cv.LockNotRenewed(locked.log_name, type(error).__name__))
 
     def _answer(self, locked: LockedTurn) -> Result:
-        match batch := self._collector.collect(locked):
-            case StillTyping(delay_seconds):
-                # Release the lock first. A trigger that finds the lock held is acked, and
-                # that would include the later trigger of this window.
-                self._store.release(locked.grant, None)
-                self._prolong_window(locked.trigger, delay_seconds)
-                return Done()
-            case EmptyBatch():
-                self._close_window(locked.trigger)
-                self._store.release(locked.grant, None)
-                self._events.emit(cv.NothingStaged(locked.log_name))
-            case BatchedTurn() if locked.ctx.stopping.is_set():
-                self._give_back(locked, None)
-                return GiveBack()
-            case BatchedTurn():
-                self._close_window(locked.trigger)
-                self._run_turn(batch)
+        if not (fragments := self._collect(locked)):
+            self._close_window(locked.trigger)
+            self._store.release(locked.grant, None)
+            self._events.emit(cv.NothingStaged(locked.log_name))
+            self._check_again(locked)
+            return Done()
+        batch = self._choose_batch(locked, fragments)
+        if (wait := self._find_typing_seconds(batch)) > 0:
+            # Release the lock first. A trigger that finds the lock held is acked, and that
+            # would include the later trigger of this window.
+            self._store.release(locked.grant, None)
+            self._prolong_window(locked.trigger, wait)
+            return Done()
+        if locked.ctx.stopping.is_set():
+            self._give_back(locked, None)
+            return GiveBack()
+        self._close_window(locked.trigger)
+        self._run_turn(batch)
         self._check_again(locked)
         return Done()
+
+    # -- steps 4–6: the batch
+
+    def _collect(self, locked: LockedTurn) -> tuple[Fragment, ...]:
+        """Return the messages to answer, in order.
+
+        Rows that cannot be answered are parked, so that they do not block the others.
+        """
+        key = locked.grant.key
+        usable: list[Fragment] = []
+        for row in self._read_unanswered(key):
+            if problem := find_row_problem(row, key):
+                self._park(key, [row], problem)
+            elif isinstance(row, Fragment):
+                usable.append(row)
+        return sort_fragments(usable)
+
+    def _choose_batch(self, locked: LockedTurn, fragments: Sequence[Fragment]) -> BatchedTurn:
+        return choose_batch(locked, fragments, self._policy.most_fragments)
+
+    def _find_typing_seconds(self, batch: BatchedTurn) -> float:
+        """Return how long the batch waits for more messages; one that was begun does not."""
+        if batch.earlier is not None:
+            return 0.0
+        quiet_seconds = self._clock.time() - max(row.staged_at for row in batch.fragments)
+        waited_seconds = batch.locked.trigger.waited_seconds
+        return compute_typing_seconds(self._policy, waited_seconds, quiet_seconds)
 
     # -- steps 7–14: one turn
 
@@ -203,7 +232,7 @@ class BatchProcessor(ConversationActor):
         self._events.emit(cv.BatchBegun(batch.locked.log_name, len(batch.fragments)))
         try:
             self._require_automation(batch)
-            delivered = self._delivery.deliver(self._replies.write(batch))
+            delivered = self._replies.deliver(self._replies.write(batch))
         except PermanentError as problem:
             self._park_turn(batch, str(problem))
         except (LeaseLost, LockLost, *_TRANSIENT):
@@ -229,16 +258,19 @@ class BatchProcessor(ConversationActor):
     def _finish(self, delivered: WrittenTurn) -> None:
         batch, now = delivered.batch, self._clock.time()
         name, grant = batch.locked.log_name, batch.locked.grant
+        answer, parts = delivered.answer, delivered.parts
+        thread = delivered.thread_id, answer.thread_mark
+        turn = build_turn(batch.sids, batch.fragments, answer, parts, thread, now)
         try:
             self._store.finish(
                 grant,
-                build_turn(delivered, now),
+                turn,
                 now=now,
                 remember_until=now + self._policy.remember_seconds,
             )
         except (LockLost, StoreUnavailable) as error:
             self._events.emit(cv.SentNotRecorded(name, type(error).__name__))
-            sent = SentReply(batch.sids, delivered.answer, delivered.parts)
+            sent = SentReply(batch.sids, answer, parts)
             # With this note the next worker knows that the reply was sent. The note is
             # refused if the write was carried out after all.
             with suppress(LockLost, StoreUnavailable):
@@ -300,26 +332,3 @@ class BatchProcessor(ConversationActor):
             # superfluous trigger finds nothing to do.
             with suppress(QueueUnavailable):
                 self._push_trigger(locked.trigger.key, self._policy.quiet_seconds)
-
-
-def build_turn(delivered: WrittenTurn, now: float) -> Turn:
-    """Return the turn with both messages of the history (step 11)."""
-    batch, answer, last = delivered.batch, delivered.answer, delivered.parts[-1]
-    user = HistoryMessage(
-        "user", batch.text, now, batch.fragments[0].message_sid, {"sids": list(batch.sids)}
-    )
-    details = {
-        "status": last.status,
-        "sids": [part.message_sid for part in delivered.parts],
-        "prompt_tokens": answer.prompt_tokens,
-        "completion_tokens": answer.completion_tokens,
-    }
-    return Turn(
-        sids=batch.sids,
-        user=user,
-        assistant=HistoryMessage("assistant", answer.text, now, last.message_sid, details),
-        thread_id=delivered.thread_id,
-        thread_mark=answer.thread_mark,
-        prompt_tokens=answer.prompt_tokens,
-        completion_tokens=answer.completion_tokens,
-    )

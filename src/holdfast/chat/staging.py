@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from holdfast.chat import events as cv
 from holdfast.chat.actor import ConversationActor, Queues, release_on_error
+from holdfast.chat.batching import select_begun
 from holdfast.chat.errors import InvalidInbound, LockLost, PermanentError
 from holdfast.chat.messages import Inbound, check_inbound
 from holdfast.chat.model import (
@@ -197,11 +198,8 @@ class Sweeper(ConversationActor):
     def _park_under_lock(
         self, key: ConversationKey, grant: LockGrant | None, outbox: Outbox | None
     ) -> int:
-        staged = self._store.staged(key.conversation_id)
-        known = self._store.processed(key, [row.message_sid for row in staged])
-        self._store.drop_staged(key.conversation_id, known)
-        left = [row for row in staged if row.message_sid not in known]
-        begun = [row for row in left if outbox and row.message_sid in outbox.sids]
+        left = self._read_unanswered(key)
+        begun = select_begun(left, outbox)
         rows = begun or left[: self._policy.most_fragments]
         if rows:
             self._park(key, rows, _TOO_LATE, grant, outbox if begun else None)

@@ -1,6 +1,6 @@
 """Stage 1 in Lambda: `holdfast.lambdas.staging.handler`.
 
-Behind an HTTP API, a REST API or a function URL it is Twilio's webhook. Behind an SQS queue it
+Behind a function URL or an HTTP API it is Twilio's webhook. Behind an SQS queue it
 stages the `Inbound` messages that producers push. It never raises.
 """
 

@@ -313,6 +313,8 @@ def test_an_unsigned_request_is_refused_without_a_reason_and_not_stored(
         post(data, signature=signature_of(data, token="another-token")),
         post(data, signature=signature_of(data, url="https://another.example.org/")),
         post(data | {"Body": "changed"}, signature=signature_of(data)),
+        # After a 503 Twilio would repeat these, and call the fallback URL.
+        *(post(data, signature=odd) for odd in ("\ud800", "ä" * 28, "s" * 1_000_000)),
     ):
         answer = staging(event, None)
         assert (answer["statusCode"], answer["body"]) == (403, "")
@@ -367,41 +369,22 @@ def test_an_unanswerable_message_is_refused_and_not_stored(
     assert around.conversation() is None
 
 
-@pytest.mark.parametrize("forged", ["\ud800", "s" * 27 + "\udfff", "ä" * 28, "s" * 1_000_000])
-def test_a_signature_that_can_be_none_is_refused_as_any_other(
-    around: Place, staging: StagingFunction, forged: str, capsys: Any, caplog: Any
-) -> None:
-    """After a 503 Twilio would repeat it, and call the fallback URL."""
-    assert status(staging, post(around.form(), signature=forged)) == 403
-    assert "webhook_failed" not in read_logs(capsys, caplog)
-    assert around.staged() == []
-
-
 def test_incomplete_characters_in_a_request_are_refused_and_not_logged(
     around: Place, staging: StagingFunction, capsys: Any, caplog: Any
 ) -> None:
     half, good = "\ud800", post(around.form())
-    rest = {name: good[name] for name in good if name != "rawPath"}
     events = [
         post(around.form(), path=f"/{half}", signature="forged"),
         post(around.form(), content_type=half),
         good | {"body": half},
         good | {"body": half, "isBase64Encoded": True},
-        rest | {"queryStringParameters": {"a": half}},
-        rest | {"multiValueQueryStringParameters": {half: ["a"]}},
         good | {"requestContext": {"http": {"method": half}}},
     ]
-    assert [status(staging, event) for event in events] == [403, 400, 400, 400, 400, 400, 405]
+    assert [status(staging, event) for event in events] == [403, 400, 400, 400, 405]
     logs = read_logs(capsys, caplog)
     assert "webhook_failed" not in logs
     assert around.customer not in logs
     assert around.staged() == []
-
-
-def test_only_posts_are_taken(around: Place, staging: StagingFunction) -> None:
-    event = post(around.form())
-    event["requestContext"]["http"]["method"] = "GET"
-    assert status(staging, event) == 405
 
 
 @pytest.mark.parametrize(
@@ -422,7 +405,9 @@ def test_an_unavailable_or_misconfigured_service_is_503_logged_and_counted(
     assert status(staging, post(around.form())) == 503
     logs = read_logs(capsys, caplog)
     assert "webhook_failed" in logs
+    assert value or setting in logs, "what is not set is named"
     assert count_webhooks(logs) == {"chat.webhooks_failed.total": 1, reason: 1}
+    assert around.staged() == (["SM1"] if "QUEUE" in setting else [])
 
 
 def test_telemetry_that_is_misconfigured_does_not_hide_that_a_webhook_failed(
@@ -442,14 +427,14 @@ def test_a_refused_request_is_counted_by_its_reason(around: Place, capsys: Any) 
     staging, data = StagingFunction(ChatRuntime(around.env | MEASURED)), around.form()
     get = post(data)
     get["requestContext"]["http"]["method"] = "GET"
-    events = {
-        "signature": post(data, signature=signature_of(data, url="https://example.org/")),
-        "malformed": post(data, body="no form at all"),
-        "method": get,
-        "unanswerable": post(data | {"NumMedia": "99"}),
-    }
-    for reason, event in events.items():
-        assert status(staging, event) in (400, 403, 405)
+    other = post(data, signature=signature_of(data, url="https://example.org/"))
+    for reason, code, event in (
+        ("signature", 403, other),
+        ("malformed", 400, post(data, body="no form at all")),
+        ("method", 405, get),
+        ("unanswerable", 400, post(data | {"NumMedia": "99"})),
+    ):
+        assert status(staging, event) == code
         counts = count_webhooks(capsys.readouterr().out)
         assert counts == {"chat.webhooks_refused.total": 1, reason: 1}
         event["headers"].pop("x-twilio-signature")
@@ -457,16 +442,6 @@ def test_a_refused_request_is_counted_by_its_reason(around: Place, capsys: Any) 
         assert count_webhooks(capsys.readouterr().out) == {"unsigned": 1}
     assert status(staging, post(data)) == 200
     assert count_webhooks(capsys.readouterr().out) == {}
-
-
-def test_without_the_name_of_a_secret_nothing_is_believed(
-    around: Place, capsys: Any, caplog: Any
-) -> None:
-    env = {k: v for k, v in around.env.items() if k != "HOLDFAST_CHAT_TWILIO_SECRET"}
-    staging = StagingFunction(ChatRuntime(env))
-    assert status(staging, post(around.form())) == 503
-    assert "HOLDFAST_CHAT_TWILIO_SECRET" in read_logs(capsys, caplog)
-    assert around.staged() == []
 
 
 # -- staging: the queue

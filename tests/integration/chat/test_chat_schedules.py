@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.chat.batching import LockedTurn, StillTyping
-from holdfast.chat.delivery import ReplyDelivery
+from holdfast.chat.batching import LockedTurn
 from holdfast.chat.errors import SendUnclear
 from holdfast.chat.messages import Trigger
 from holdfast.chat.model import (
@@ -29,7 +28,7 @@ from holdfast.chat.model import (
 )
 from holdfast.chat.outbox import SentPart
 from holdfast.chat.processor import BatchProcessor
-from holdfast.chat.replies import ProviderResolver
+from holdfast.chat.replies import ProviderResolver, ReplyPipeline
 from holdfast.worker.outcome import Done
 from support.chat.application import Build
 from support.chat.simulation import (
@@ -223,67 +222,48 @@ class ProlongsFirst(BatchProcessor):
     """
 
     def _answer(self, locked: LockedTurn) -> Any:
-        match self._collector.collect(locked):
-            case StillTyping(delay_seconds):
-                self._prolong_window(locked.trigger, delay_seconds)
+        if fragments := self._collect(locked):
+            batch = self._choose_batch(locked, fragments)
+            if (wait := self._find_typing_seconds(batch)) > 0:
+                self._prolong_window(locked.trigger, wait)
                 self._store.release(locked.grant, None)
                 return Done()
         return super()._answer(locked)
 
 
-class AssumesNotSent(ReplyDelivery):
-    """A delivery that treats every unclear part as not sent."""
+class AssumesNotSent(ReplyPipeline):
+    """A pipeline that treats every unclear part as not sent."""
 
-    def _resolve_interrupted(self, *_: Any) -> SentPart | None:
-        return None
-
-    def _resolve_unclear(self, *_: Any) -> SentPart | None:
+    def _resolve(self, *_: Any, is_over: bool) -> SentPart | None:
         return None
 
 
-class AssumesOver(ReplyDelivery):
-    """A delivery that treats an interrupted call like one that is over."""
+class AssumesOver(ReplyPipeline):
+    """A pipeline that treats an interrupted call like one that is over."""
 
-    def _resolve_interrupted(self, following: Any, since: float) -> SentPart | None:
-        return self._resolve_unclear(following, since, 1)
+    def _resolve(self, *args: Any, is_over: bool) -> SentPart | None:
+        return super()._resolve(*args, is_over=True)
 
 
-class LooksUpOnce(ReplyDelivery):
-    """A delivery that believes the first look-up."""
+class LooksUpOnce(ReplyPipeline):
+    """A pipeline that believes the first look-up."""
 
     def _look_up(self, following: Any, since: float) -> SentPart | None:
         self._wait(following.locked, 1.0)
         return self._find(following, since)
 
 
-class Delivers(BatchProcessor):
-    """A processor with another delivery."""
+def make_processor(pipeline: type[ReplyPipeline]) -> type[BatchProcessor]:
+    """Return a processor with this pipeline."""
 
-    delivery: type[ReplyDelivery]
+    class Changed(BatchProcessor):
+        def __init__(self, store: Any, providers: Any, *args: Any, **how: Any) -> None:
+            super().__init__(store, providers, *args, **how)
+            self._replies = pipeline(
+                store, ProviderResolver(providers), self._policy, self._clock, self._events
+            )
 
-    def __init__(self, store: Any, providers: Any, *args: Any, **how: Any) -> None:
-        super().__init__(store, providers, *args, **how)
-        self._delivery = self.delivery(
-            store, ProviderResolver(providers), self._policy, self._clock, self._events
-        )
-
-
-class SendsAgain(Delivers):
-    """A processor that sends every unclear part again."""
-
-    delivery = AssumesNotSent
-
-
-class SendsInterruptedAgain(Delivers):
-    """A processor that sends an interrupted part again if it is missing."""
-
-    delivery = AssumesOver
-
-
-class Believes(Delivers):
-    """A processor that believes the first look-up."""
-
-    delivery = LooksUpOnce
+    return Changed
 
 
 @dataclass(frozen=True)
@@ -311,10 +291,19 @@ MUTANTS = {
     "a window is prolonged without the lock": Mutant(
         ProlongsFirst, TYPING, "I-MS-5", Trouble(2, 1, 2.0), preemptions=1, limit=500
     ),
-    "an unclear send may have been sent": Mutant(SendsAgain, LOST_ANSWER, "I-MS-2"),
-    "an unclear send is looked up several times": Mutant(Believes, LOST_ANSWER, "I-MS-2"),
+    "an unclear send may have been sent": Mutant(
+        make_processor(AssumesNotSent), LOST_ANSWER, "I-MS-2"
+    ),
+    "an unclear send is looked up several times": Mutant(
+        make_processor(LooksUpOnce), LOST_ANSWER, "I-MS-2"
+    ),
     "an interrupted send may still be sent": Mutant(
-        SendsInterruptedAgain, IF_MISSING, "I-MS-2", BEFORE_SENDING, preemptions=1, limit=200
+        make_processor(AssumesOver),
+        IF_MISSING,
+        "I-MS-2",
+        BEFORE_SENDING,
+        preemptions=1,
+        limit=200,
     ),
 }
 

@@ -9,7 +9,7 @@ R002: I-MS-1…7; MS-01…09, 13, 14, 20, 21. T5.
 """
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,13 +20,9 @@ from typing import Any, get_args
 import pytest
 
 from holdfast.chat.batching import (
-    BatchCollector,
     BatchedTurn,
-    EmptyBatch,
     LockedTurn,
-    StillTyping,
     merge_texts,
-    sort_fragments,
 )
 from holdfast.chat.errors import LockLost
 from holdfast.chat.messages import Trigger
@@ -322,7 +318,7 @@ class KeepsEmpty(BatchProcessor):
     """A processor that keeps the lock after an empty batch."""
 
     def _answer(self, locked: LockedTurn) -> Any:
-        if isinstance(self._collector.collect(locked), EmptyBatch):
+        if not self._collect(locked):
             self._close_window(locked.trigger)
             return Done()
         return super()._answer(locked)
@@ -339,13 +335,13 @@ class ClosesLast(BatchProcessor):
     """A processor that closes the window after it checked the staged rows again."""
 
     def _answer(self, locked: LockedTurn) -> Any:
-        match batch := self._collector.collect(locked):
-            case StillTyping():
+        if fragments := self._collect(locked):
+            batch = self._choose_batch(locked, fragments)
+            if self._find_typing_seconds(batch) > 0:
                 return super()._answer(locked)
-            case EmptyBatch():
-                self._store.release(locked.grant, None)
-            case BatchedTurn():
-                self._run_turn(batch)
+            self._run_turn(batch)
+        else:
+            self._store.release(locked.grant, None)
         self._check_again(locked)
         self._close_window(locked.trigger)
         return Done()
@@ -358,23 +354,14 @@ class AcksItsOwn(BatchProcessor):
         return Done()
 
 
-class AnyBatch(BatchCollector):
-    """A collector whose retry includes messages that arrived meanwhile."""
+class LooseBatches(BatchProcessor):
+    """A processor whose retry includes messages that arrived meanwhile."""
 
-    def _choose_batch(self, locked: LockedTurn, fragments: tuple[Fragment, ...]) -> BatchedTurn:
+    def _choose_batch(self, locked: LockedTurn, fragments: Sequence[Fragment]) -> BatchedTurn:
         if not isinstance(locked.conversation.outbox, WritingReply):
             return super()._choose_batch(locked, fragments)
-        chosen = sort_fragments(fragments)
-        earlier = WritingReply(tuple(fragment.message_sid for fragment in chosen))
-        return BatchedTurn(locked, chosen, merge_texts(chosen), earlier)
-
-
-class LooseBatches(BatchProcessor):
-    """A processor whose batches are not fixed."""
-
-    def __init__(self, *args: Any, **how: Any) -> None:
-        super().__init__(*args, **how)
-        self._collector = AnyBatch(self._store, self._policy, self._clock, self._park)
+        earlier = WritingReply(tuple(fragment.message_sid for fragment in fragments))
+        return BatchedTurn(locked, tuple(fragments), merge_texts(fragments), earlier)
 
 
 class ReliesOnItsTrigger(BatchProcessor):

@@ -11,8 +11,6 @@ from support.cli.commands import Ran, prepend_path, real, require_one_line
 PACKAGES = {
     "aws": ("boto3", "botocore"),
     "export": ("pycurl",),
-    "openai": ("openai",),
-    "twilio": ("twilio",),
     "metrics": ("prometheus_client",),
     "otel": ("opentelemetry",),
     "web": ("starlette",),
@@ -52,10 +50,6 @@ def profiles(**profile: Any) -> dict[str, str]:
     return {"HOLDFAST_CHAT_PROFILES": json.dumps({"*": whole}), **AWS}
 
 
-OPENAI = profiles(
-    ai_config={"provider": "openai", "model": "m", "ai_api_key_reference": "env:KEY"}
-)
-TWILIO = profiles(channel_config={"provider": "twilio"})
 SECRET = profiles(
     ai_config={"provider": "openai", "model": "m", "ai_api_key_reference": "the-key"},
 )
@@ -103,8 +97,6 @@ DOCTORS: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
     ("aws", ("chat", "doctor"), SQS_CHAT),
     ("aws", ("chat", "doctor"), SECRET),
     ("export", ("export", "doctor"), {}),
-    ("openai", ("chat", "doctor"), {**OPENAI, "KEY": "k"}),
-    ("twilio", ("chat", "doctor"), {**TWILIO, "KEY": "{}"}),
 ]
 
 # Commands that need none of them.

@@ -2,12 +2,9 @@
 
 from dataclasses import fields, replace
 from functools import cache
-from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from bench.scale.chats import compute_typing_seconds
 from bench.scale.deployment import list_changes, read_templates
 from bench.scale.engine import Meter, Simulation, Usage
 from bench.scale.exports import ExportModel
@@ -20,12 +17,9 @@ from bench.scale.quotas import QUOTAS
 from bench.scale.service import Unit, WorkModel, World
 from bench.scale.study import PARTS, Study, run_part, run_quiet, size_deployment
 
-from holdfast.chat.batching import BatchCollector
 from holdfast.chat.lambdas import max_batch_seconds
-from holdfast.chat.model import ConversationPolicy
 from holdfast.doctor.checks import CheckLevel
 from holdfast.exports.settings import check_interval
-from holdfast.testing import ManualClock
 
 
 @cache
@@ -249,18 +243,6 @@ def test_without_step_functions_executions_time_out_and_are_retried() -> None:
 
 
 # -- other rules
-
-
-def test_the_wait_for_a_customer_who_types_is_that_of_the_package() -> None:
-    random, clock = Random(3), ManualClock()
-    policy = ConversationPolicy()
-    collector = BatchCollector(None, policy, clock, None)  # type: ignore[arg-type]
-    for _ in range(200):
-        waited, quiet = random.uniform(0, 25), random.uniform(0, 5)
-        locked = SimpleNamespace(trigger=SimpleNamespace(waited_seconds=waited))
-        fragments = [SimpleNamespace(staged_at=clock.time() - quiet)]
-        real = collector._typing_seconds(locked, fragments)  # type: ignore[arg-type]
-        assert compute_typing_seconds(policy, waited, quiet) == pytest.approx(real, abs=1e-6)
 
 
 def test_a_token_bucket_accepts_its_size_and_then_its_refill() -> None:

@@ -156,6 +156,9 @@ def test_a_batch_that_fails_anywhere_gives_the_lock_back(ground, call, error):
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
 @pytest.mark.parametrize("call", ["staged", "processed", "drop_staged", "park"])
 def test_a_sweeper_that_fails_anywhere_gives_the_lock_back(ground, call, error):
+    ground.say("SM0")
+    ground.run_until_quiet()
+    ground.say("SM0")  # again, so that there is a row to drop
     ground.say("SM1")
     before = ground.conversation.status
     ground.clock.advance(ground.policy.park_after_seconds + 1.0)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.chat.batching import merge_texts, sort_fragments
-from holdfast.chat.delivery import split_text
 from holdfast.chat.model import ConversationKey, Fragment
+from holdfast.chat.replies import split_text
 
 KEY = ConversationKey("whatsapp:you", "c")
 
@@ -53,14 +53,6 @@ def test_a_long_reply_is_cut_after_a_paragraph_a_line_a_sentence_or_a_word():
     assert split_text("One two. Three four.", 14) == ["One two.", "Three four."]
     assert split_text("aaaa bbbb cccc", 10) == ["aaaa bbbb", "cccc"]
     assert split_text("abcdefghij", 4) == ["abcd", "efgh", "ij"]
-
-
-def test_letters_with_accents_flags_and_families_stay_whole():
-    e_acute, family = "e\u0301", "\U0001f468\u200d\U0001f469\u200d\U0001f467"
-    assert all(part.count("\u0301") == part.count("e") for part in split_text(e_acute * 10, 5))
-    assert split_text("x" * 6 + family, 9)[-1] == family
-    flag = "\U0001f1e9\U0001f1ea"
-    assert split_text("xxxxx" + flag, 8) == ["xxxxx", flag]
 
 
 @given(st.text(max_size=150), st.integers(min_value=2, max_value=25))

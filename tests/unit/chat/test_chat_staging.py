@@ -256,6 +256,7 @@ def test_an_operator_can_record_a_sent_reply_in_the_history(ground, desk):
     desk.sent(parked_id)
     assert ground.history == [("user", "hi"), ("assistant", "You said: hi")]
     assert ground.providers.the_sender.sent == []
+    assert ground.store.history(KEY)[1].details["status"] == "sent, says a person"
     assert (ground.parked_reasons, ground.conversation.thread_id) == ([], "thread-1")
     with pytest.raises(ParkedNotFound):
         desk.sent(parked_id)

@@ -6,10 +6,10 @@ secrets yet, and an error there would hide the log line that says what is missin
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from holdfast.aws.lambdas.batch import (
     BatchResponse,
@@ -35,8 +35,6 @@ from holdfast.worker.handler import Handler
 if TYPE_CHECKING:
     from holdfast.chat.building import ChatApp
 
-T = TypeVar("T")
-
 RESERVE_SECONDS = 5.0
 _START_SECONDS = 10.0  # the part of the first invocation that a cold start may take
 _STORE_SECONDS = 20.0  # of one batch, for everything except the calls that write and send
@@ -47,50 +45,35 @@ _log = logging.getLogger("holdfast")
 class ChatRuntime:
     """The chat application of this process, with what only Lambda needs.
 
-    It is safe for threads. If something cannot be built, the next event tries again.
+    Lambda calls a function in one thread. If something cannot be built, the next event tries
+    again.
     """
 
     def __init__(self, env: Mapping[str, str] | None = None, clock: Clock = SYSTEM_CLOCK):
         self.env = os.environ if env is None else env
         self.clock = clock
-        self._building = RLock()  # building one thing may need another
-        self._built: dict[str, Any] = {}
+        self._entry_points: dict[tuple[type[QueueMessage], str], EntryPoint] = {}
 
-    def build_once(self, name: str, build: Callable[[], T]) -> T:
-        """Return what `build` returned the first time that it was called by this name."""
-        with self._building:
-            if name not in self._built:
-                self._built[name] = build()
-            return self._built[name]  # type: ignore[no-any-return]  # what `build` returned
-
-    @property
+    @cached_property
     def events(self) -> Events:
-        """Return the events of this process, which go to the application's log.
+        """The events of this process, which go to the application's log.
 
         Tracebacks are left out, because an exception may quote what a customer wrote.
         """
-
-        def build() -> Events:
-            log = EventLog(min_level=logging.INFO, tracebacks=False)
-            return Events(log, *make_telemetry(self.env))
-
-        return self.build_once("events", build)
+        log = EventLog(min_level=logging.INFO, tracebacks=False)
+        return Events(log, *make_telemetry(self.env))
 
     def flush_events(self) -> None:
         """Let metrics be written, because Lambda may freeze the process now."""
-        if "events" in self._built:
+        if "events" in vars(self):
             self.events.flush()
 
-    @property
+    @cached_property
     def app(self) -> "ChatApp":
-        """Return the application. Raises ConfigError or StoreUnavailable."""
+        """The application. Raises ConfigError or StoreUnavailable."""
+        from holdfast.chat.building import build_chat
 
-        def build() -> "ChatApp":
-            from holdfast.chat.building import build_chat
-
-            return build_chat(self.env, clock=self.clock, events=self.events)
-
-        return self.build_once("app", build)
+        return build_chat(self.env, clock=self.clock, events=self.events)
 
     # -- the functions
 
@@ -106,9 +89,8 @@ class ChatRuntime:
             # Between two events the keeper has nothing to renew. A handler that was cut off and
             # still runs keeps its lock, and its keeper is not stopped, because this would wait
             # for a call that may hang.
-            app = self._built.get("app")
-            if app is not None and not app.keeper.held:
-                app.keeper.stop()
+            if "app" in vars(self) and not self.app.keeper.held:
+                self.app.keeper.stop()
 
     def sweep(self, event: Any, context: Any) -> dict[str, float]:
         """Sweep once, and return the counts.
@@ -145,12 +127,11 @@ class ChatRuntime:
             check_time(left, seconds)
             name = _get_text(next(iter(_get_records(event)), None), "eventSourceARN")
             name = name.rpartition(":")[2]
-            handler = self.app.processor if is_trigger else self.app.stager
-            entry_point = self.build_once(
-                f"{model.__name__} queue {name}",
-                lambda: self._make_entry_point(name, model, handler, seconds),
-            )
-            return entry_point(event, context)
+            if (model, name) not in self._entry_points:
+                handler = self.app.processor if is_trigger else self.app.stager
+                made = self._make_entry_point(name, model, handler, seconds)
+                self._entry_points[model, name] = made
+            return self._entry_points[model, name](event, context)
         except Exception as error:  # Lambda would treat it as the failure of all records
             ids = _list_record_ids(event)
             _log.error("batch_failed records=%d error=%s", len(ids), log_safe_error(error))

@@ -1,6 +1,6 @@
 """Twilio's webhook in Lambda: parse a request, verify it, stage its message, respond.
 
-    REST API (v1), HTTP API (v2), function URL ─▶ WebhookRequest ─▶ form ─▶ signed? ─▶ Inbound
+    function URL, HTTP API ─▶ WebhookRequest ─▶ form ─▶ signed? ─▶ Inbound
 
     200   staged, or nothing to stage; an empty TwiML response, because the reply comes later
     400   not a message that could ever be answered
@@ -14,13 +14,15 @@ an error. Error texts, `repr` and logs contain no part of a request, because it 
 numbers and signatures.
 """
 
-from base64 import b64decode
+import hmac
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from threading import Lock
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, urlsplit
 
 from holdfast.aws.lambdas.batch import log_safe_error
 from holdfast.chat import events as cv
@@ -70,13 +72,14 @@ def parse_request(event: Any) -> WebhookRequest:
     """Return the request in a Lambda event. Raises BadRequest."""
     event = _as_mapping(event)
     context = _as_mapping(event.get("requestContext"))
-    method = _as_mapping(context.get("http")).get("method") or event.get("httpMethod")
-    if not isinstance(method, str):
-        raise BadRequest("not an HTTP event")
     headers = _parse_headers(event)
-    return WebhookRequest(
-        method.upper(), _parse_url(event, context, headers), headers, _parse_body(event)
-    )
+    method: Any = _as_mapping(context.get("http")).get("method")
+    host = context.get("domainName") or headers.get("host", "")
+    path, query = event.get("rawPath", "/"), event.get("rawQueryString") or ""
+    if not all(isinstance(part, str) for part in (method, host, path, query)):
+        raise BadRequest("not an event of a function URL or of an HTTP API (payload 2.0)")
+    url = f"https://{host}{path}" + (f"?{query}" if query else "")
+    return WebhookRequest(method.upper(), url, headers, _parse_body(event))
 
 
 def _as_mapping(value: Any) -> Mapping[str, Any]:
@@ -84,43 +87,8 @@ def _as_mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _parse_headers(event: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers by lower-case name.
-
-    A REST API passes them twice, and repeated headers as lists.
-    """
-    once = _as_mapping(event.get("headers")).items()
-    several = _as_mapping(event.get("multiValueHeaders")).items()
-    texts = {str(name).lower(): v for name, v in once if isinstance(v, str)}
-    lists = {str(name).lower(): v for name, v in several if isinstance(v, list)}
-    return texts | {
-        n: ",".join(text for text in v if isinstance(text, str)) for n, v in lists.items()
-    }
-
-
-def _parse_url(
-    event: Mapping[str, Any], context: Mapping[str, Any], headers: dict[str, str]
-) -> str:
-    host = context.get("domainName") or headers.get("host", "")
-    if "rawPath" in event:
-        path, query = event["rawPath"], event.get("rawQueryString")
-    else:  # the context's path contains the stage, like the URL
-        path, query = context.get("path") or event.get("path") or "/", _parse_query(event)
-    if not all(isinstance(part, str) for part in (host, path, query or "")):
-        raise BadRequest("the URL is not a text")
-    return f"https://{host}{path}" + (f"?{query}" if query else "")
-
-
-def _parse_query(event: Mapping[str, Any]) -> str:
-    """Return the query, which a REST API has decoded, in its usual encoding.
-
-    Raises BadRequest, for example for an incomplete character, which cannot be encoded.
-    """
-    several = event.get("multiValueQueryStringParameters")
-    values = _as_mapping(several or event.get("queryStringParameters"))
-    try:
-        return urlencode(values, doseq=True, quote_via=quote)
-    except (ValueError, TypeError, RecursionError):
-        raise BadRequest("the query cannot be read") from None
+    headers = _as_mapping(event.get("headers")).items()
+    return {str(name).lower(): value for name, value in headers if isinstance(value, str)}
 
 
 def _parse_body(event: Mapping[str, Any]) -> str:
@@ -228,8 +196,7 @@ class SignatureCheck:
     def is_valid(self, url: str, form: Mapping[str, str], signature: str) -> bool:
         """Check the signature of a request.
 
-        Raises PermanentError or TransientError if the token cannot be fetched, and
-        ConfigError if Twilio's library is not installed.
+        Raises PermanentError or TransientError if the token cannot be fetched.
         """
         # Any other signature is not Twilio's. Comparing an incomplete character would raise an
         # error, and Twilio would repeat the request. The token need not be fetched, either.
@@ -261,25 +228,33 @@ class SignatureCheck:
 
 
 def _is_signed(secret: Secret, url: str, form: Mapping[str, str], signature: str) -> bool:
-    try:
-        from twilio.request_validator import RequestValidator
-    except ImportError:
-        from holdfast.version import format_install_command
-
-        text = f"webhooks need Twilio's library: {format_install_command('twilio')}"
-        raise ConfigError(text) from None
     token = secret.reveal("auth_token")
     try:
-        return bool(RequestValidator(token).validate(url, dict(form), signature))
+        expected = [sign_request(known, form, token) for known in _list_port_forms(url)]
     except ValueError:  # an invalid URL, such as one with letters as its port
         return False
+    return any(hmac.compare_digest(text, signature) for text in expected)
+
+
+def sign_request(url: str, form: Mapping[str, str], token: str) -> str:
+    """Return the signature of a request, as Twilio's documentation describes it."""
+    text = url + "".join(name + form[name] for name in sorted(form))
+    return b64encode(hmac.digest(token.encode(), text.encode(), "sha1")).decode()
+
+
+def _list_port_forms(url: str) -> list[str]:
+    """Return the URL with and without its port, because Twilio signs some in the other form."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    host = parts.netloc.removesuffix(f":{port}")
+    return [parts._replace(netloc=name).geturl() for name in (host, f"{host}:{port}")]
 
 
 # -- the response
 
 
 def make_response(status: int) -> HttpResponse:
-    """Return a response for every kind of HTTP event. It does not say why it refuses."""
+    """Return a response. It does not say why it refuses."""
     accepted = status == 200
     return {
         "statusCode": status,
@@ -310,7 +285,7 @@ _FAILURES: tuple[tuple[type[Exception], str], ...] = (
 
 
 class StagingFunction:
-    """The entry point of stage 1. It is safe for threads."""
+    """The entry point of stage 1."""
 
     def __init__(self, chat: ChatRuntime) -> None:
         self._chat = chat
@@ -339,7 +314,7 @@ class StagingFunction:
             raise BadRequest("not a POST: choose it at Twilio", "method", 405)
         form = parse_form(request)
         app = self._chat.app
-        signatures = self._chat.build_once("signatures", self._make_signature_check)
+        signatures = self._signatures
         url = app.settings.webhook_url or request.url
         signature = request.headers.get(SIGNATURE, "")
         if not signatures.is_valid(url, form, signature):
@@ -352,7 +327,8 @@ class StagingFunction:
         else:
             app.stager.stage(parse_message(form))
 
-    def _make_signature_check(self) -> SignatureCheck:
+    @cached_property
+    def _signatures(self) -> SignatureCheck:
         app = self._chat.app
         if (reference := app.settings.twilio_secret) is None:
             raise ConfigError(

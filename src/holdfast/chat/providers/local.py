@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from holdfast.chat.errors import PermanentError, TransientError
 from holdfast.chat.model import digest_texts
 from holdfast.chat.outbox import SentPart, WriterAnswer
@@ -79,15 +81,13 @@ class OutboxSender:
         """Create the folder, and provide the call that writes the file."""
         name = digest_texts(part.reference)
         data = self._encode(part, name)
-        with _translate_write_errors():
+        with _translate_errors("written"):
             make_folders(self._folder)
         yield partial(self._write, name, data)
 
     def _write(self, name: str, data: bytes) -> SentPart:
-        path = self._get_path(name)
-        with _translate_write_errors():
-            if _read(path) is None:  # absent or damaged; a complete reply stays
-                _publish(path, data)
+        with _translate_errors("written"):
+            _publish(self._get_path(name), data)
         return SentPart(name, _STATUS)
 
     def find(
@@ -95,11 +95,8 @@ class OutboxSender:
     ) -> SentPart | None:
         """Return the part if its file exists."""
         name = digest_texts(part.reference)
-        try:
-            reply = _read(self._get_path(name))
-        except OSError as error:
-            raise TransientError(f"the outbox cannot be read: {type(error).__name__}") from None
-        return SentPart(name, _STATUS) if reply else None
+        with _translate_errors("read"):
+            return SentPart(name, _STATUS) if self._get_path(name).exists() else None
 
     def _get_path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
@@ -121,31 +118,17 @@ class OutboxSender:
 
 
 @contextmanager
-def _translate_write_errors() -> Iterator[None]:
+def _translate_errors(verb: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise TransientError(f"the outbox cannot be written: {type(error).__name__}") from None
-
-
-def read_outbox(folder: Path | str) -> list[OutboxReply]:
-    """Return the replies in the folder, the oldest first.
-
-    Files of other programs, incomplete files and files that disappear meanwhile are left out.
-    Raises OSError.
-    """
-    read = []
-    for path in Path(folder).glob("*.json"):
-        with suppress(OSError):
-            read.append(_read(path))
-    replies = [reply for reply in read if reply is not None]
-    return sorted(replies, key=lambda item: (item.sent_at, item.conversation_id, item.index))
+        raise TransientError(f"the outbox cannot be {verb}: {type(error).__name__}") from None
 
 
 def _publish(path: Path, data: bytes) -> None:
     """Give the file its name once it is complete and on the disk.
 
-    If another process wrote the same reply first, its file stays. A damaged file is replaced.
+    If the same reply was written before, its file stays.
     """
     handle, scratch = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
     try:
@@ -153,43 +136,27 @@ def _publish(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        try:
+        with suppress(FileExistsError):
             os.link(scratch, path)
-        except FileExistsError:
-            if _read(path) is None:
-                os.replace(scratch, path)
     finally:
-        with suppress(FileNotFoundError):
-            os.unlink(scratch)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        os.unlink(scratch)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(handle)
+        os.fsync(folder)
     finally:
-        os.close(handle)
+        os.close(folder)
 
 
-def _read(path: Path) -> OutboxReply | None:
-    """Return the reply in the file, or None if there is none or it is not valid."""
-    try:
-        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
-            return None
-        return _parse_reply(json.loads(path.read_bytes()), path.stem)
-    except (FileNotFoundError, ValueError, RecursionError):
-        return None
+def read_outbox(folder: Path | str) -> list[OutboxReply]:
+    """Return the replies in the folder, the oldest first.
 
-
-def _parse_reply(data: Any, name: str) -> OutboxReply | None:
-    try:
-        reply = OutboxReply(**data)
-    except TypeError:
-        return None
-    texts = (reply.message_sid, reply.conversation_id, reply.to, reply.sender, reply.text)
-    if not all(isinstance(text, str) for text in texts) or reply.message_sid != name:
-        return None
-    if not isinstance(reply.sent_at, int | float) or not isinstance(reply.index, int):
-        return None
-    return reply
+    Files of other programs, and files that disappear meanwhile, are left out. Raises OSError.
+    """
+    model, replies = TypeAdapter(OutboxReply), []
+    for path in Path(folder).glob("*.json"):
+        # Reading a pipe would wait for its writer forever.
+        with suppress(OSError, ValueError, RecursionError):
+            if path.is_file() and path.stat().st_size <= _MAX_BYTES:
+                reply = model.validate_json(path.read_bytes(), strict=True)
+                replies += [reply] if reply.message_sid == path.stem else []
+    return sorted(replies, key=lambda item: (item.sent_at, item.conversation_id, item.index))

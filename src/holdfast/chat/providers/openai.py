@@ -5,8 +5,8 @@ the API in August 2026.) OpenAI adds question and answer to the conversation tog
 the answer is complete. So a repeated request first inspects the items after the thread's
 mark, which all come from earlier attempts at the same batch:
 
-    question and answer      return that answer; nothing is asked or paid for again. The
-                             usage was lost with the response, so OpenAI counts the tokens
+    question and answer      return that answer; nothing is asked or paid for again. Its
+                             tokens count as 0, because they were lost with the response
     only the question        have it answered without adding it again: `input` may be omitted
     nothing                  ask
 
@@ -19,35 +19,34 @@ contain only codes, because the vendor's texts repeat keys and bodies.
     conversation_locked              TransientError: an earlier attempt is still running
     408 409 429 5xx, no response     TransientError
     insufficient_quota               TransientError, because the account can be topped up
-    no such conversation             ThreadGone
-    any other 4xx                    PermanentError, with its code
+    any other 4xx                    ThreadGone if OpenAI no longer has the conversation,
+                                     else PermanentError, with its code
 """
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from holdfast.chat.errors import (
     AuthenticationFailed,
     PermanentError,
+    SendUnclear,
     ThreadGone,
     TransientError,
 )
 from holdfast.chat.model import digest_texts
 from holdfast.chat.outbox import WriterAnswer
 from holdfast.chat.ports import ReplyRequest, Secret
-from holdfast.chat.providers import silence_vendor_logs
+from holdfast.chat.providers.vendor_http import VendorResponse, build_request, call_vendor
 from holdfast.errors import HoldfastError
-from holdfast.version import format_install_command
 
-_CONNECT_SECONDS = 5.0
+_ADDRESS = "https://api.openai.com/v1"
 _OPEN_SECONDS = 20.0
-_COUNT_SECONDS = 5.0  # a count that takes longer is not worth the customer's time
-_COUNTED = ("model", "conversation", "instructions")
 _PAGE = 100  # items; the maximum that OpenAI returns at once
 _CODE = re.compile(r"[a-z][a-z_]{1,59}")
 
@@ -57,32 +56,15 @@ _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 
 
 class OpenAIWriter:
-    """A writer that uses OpenAI. It is safe for threads and for forked processes.
-
-    Each process has connections of its own.
-    """
+    """A writer that uses OpenAI. It is safe for threads and for forked processes."""
 
     secret_fields: tuple[str, ...] = ("api_key",)
-
-    def __init__(self) -> None:
-        try:
-            import openai
-            import openai.resources.conversations
-            import openai.resources.responses  # everything that a call would import
-        except ImportError:
-            text = f"replies by OpenAI need its library: {format_install_command('openai')}"
-            raise PermanentError(text) from None
-        silence_vendor_logs("openai", "httpx", "httpx2", "httpcore", "httpcore2")
-        self._sdk = openai
-        self._clients: dict[int, Any] = {}
-        self._lock = Lock()
 
     def open_thread(self, config: Mapping[str, Any], secret: Secret) -> str:
         """Create a conversation at OpenAI and return its id."""
         _get_model(config)  # checked first, or an unused thread would be left behind
-        client = self._client(config, secret, _OPEN_SECONDS)
-        with self._translate_errors():
-            return str(client.conversations.create().id)
+        with _reading():
+            return str(_Api(config, secret, _OPEN_SECONDS).call("/conversations", {})["id"])
 
     def write(
         self,
@@ -96,85 +78,85 @@ class OpenAIWriter:
         request = _build_request(question, config)
         if not question.thread_id:
             raise ThreadGone("there is no thread to write in")
-        client = self._client(config, secret, timeout_seconds)
-        if question.again:
-            earlier = self._find_earlier(client, question)
-            if earlier.text is not None:
-                tokens = self._count_tokens(client, question, config, earlier.text)
-                return WriterAnswer(_clean(earlier.text), earlier.newest, *tokens)
-            if earlier.asked:
-                del request["input"]
-        with self._translate_errors(client, question.thread_id):
-            return _parse_response(client.responses.create(**request), question)
+        api = _Api(config, secret, timeout_seconds, question.thread_id)
+        with _reading():
+            if question.again:
+                earlier = _find_earlier(api, question)
+                if earlier.text is not None:
+                    return WriterAnswer(_clean(earlier.text), earlier.newest)
+                if earlier.asked:
+                    del request["input"]
+            return _parse_response(api.call("/responses", request), question)
 
-    # -- the calls
 
-    def _client(self, config: Mapping[str, Any], secret: Secret, seconds: float) -> Any:
-        """Return a client that does not retry.
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError):
+        # The answer may be in the thread, where the next attempt looks for it.
+        raise TransientError("OpenAI's response cannot be read") from None
 
-        Its retries would exceed the timeout, and Holdfast's retries respect the lock.
+
+@dataclass(frozen=True, slots=True)
+class _Api:
+    """OpenAI's API for one request, which may be about one conversation."""
+
+    config: Mapping[str, Any]
+    secret: Secret
+    timeout_seconds: float
+    thread_id: str = ""
+
+    @property
+    def thread_path(self) -> str:
+        """Return the path of the conversation."""
+        return f"/conversations/{quote(self.thread_id, safe='')}"
+
+    def call(self, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """Post the body, or without one read, and return the response.
+
+        After a refusal that may be about the conversation, it is asked whether OpenAI still
+        has that. Raises the errors of the table above.
         """
-        options: dict[str, Any] = {"api_key": _check_key(secret)}
-        if address := config.get("base_url"):
-            options["base_url"] = address
-        connect = min(_CONNECT_SECONDS, seconds)
-        with self._lock:
-            if (shared := self._clients.get(os.getpid())) is None:
-                shared = self._clients[os.getpid()] = self._sdk.OpenAI(
-                    api_key="-", max_retries=0
-                )
-        timeout = self._sdk.Timeout(seconds, connect=connect)
-        return shared.with_options(**options, timeout=timeout)
+        response = self._request(path, body)
+        if response.is_success:
+            return response.data
+        error = _translate_refusal(response)
+        if isinstance(error, PermanentError) and self.thread_id and self._is_gone():
+            raise ThreadGone("OpenAI does not know this conversation")
+        raise error
 
-    @contextmanager
-    def _translate_errors(self, client: Any = None, thread_id: str = "") -> Iterator[None]:
+    def _is_gone(self) -> bool:
+        return self._request(self.thread_path).status in (400, 404)
+
+    def _request(self, path: str, body: Mapping[str, Any] | None = None) -> VendorResponse:
+        address = self.config.get("base_url") or os.environ.get("OPENAI_BASE_URL") or _ADDRESS
+        headers = {"Authorization": f"Bearer {_check_key(self.secret)}"}
+        data = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            data = json.dumps(body).encode()
+        request = build_request(str(address), path, headers, data)
         try:
-            yield
-        except self._sdk.OpenAIError as error:
-            if client and _is_unclear_404(error) and self._is_gone(client, thread_id):
-                raise ThreadGone("OpenAI does not know this conversation") from None
-            raise _translate_error(error) from None
-        except (ValueError, TypeError, AttributeError):
-            # The answer may be in the thread, where the next attempt looks for it.
-            raise TransientError("OpenAI's response cannot be read") from None
+            return call_vendor("OpenAI", request, self.timeout_seconds)
+        except SendUnclear as error:
+            raise TransientError(str(error)) from None
 
-    def _is_gone(self, client: Any, thread_id: str) -> bool:
-        try:
-            client.conversations.retrieve(thread_id)
-        except self._sdk.APIStatusError as error:
-            return error.status_code in (400, 404)
-        except self._sdk.OpenAIError:
-            return False
-        return False
 
-    def _count_tokens(
-        self, client: Any, question: ReplyRequest, config: Mapping[str, Any], answer: str
-    ) -> tuple[int, int]:
-        """Return the tokens of the prompt and of the answer that are in the thread.
-
-        What the model used for reasoning is not included. Returns zeros if OpenAI cannot
-        count, because the answer is worth more than its statistics.
-        """
-        count = client.with_options(timeout=_COUNT_SECONDS).responses.input_tokens.count
-        thread = _build_request(question, config)
-        request = {name: thread[name] for name in _COUNTED if name in thread}
-        with suppress(HoldfastError), self._translate_errors():
-            written = int(count(model=request["model"], input=answer).input_tokens)
-            return max(0, int(count(**request).input_tokens) - written), written
-        return 0, 0
-
-    def _find_earlier(self, client: Any, question: ReplyRequest) -> "_Earlier":
-        position = {"after": question.thread_mark} if question.thread_mark else {}
-        items = client.conversations.items
-        try:
-            with self._translate_errors():
-                pages = items.list(question.thread_id, order="asc", limit=_PAGE, **position)
-                return _Earlier.from_items(list(pages), question.text)
-        except (PermanentError, ThreadGone):
-            if self._is_gone(client, question.thread_id):
-                raise ThreadGone("OpenAI does not know this conversation") from None
-            # The mark no longer exists. Without it an older answer might be returned.
-            return _Earlier()
+def _find_earlier(api: _Api, question: ReplyRequest) -> "_Earlier":
+    items: list[Any] = []
+    mark, has_more = question.thread_mark, True
+    try:
+        while has_more:
+            query = {"order": "asc", "limit": _PAGE} | ({"after": mark} if mark else {})
+            page = api.call(f"{api.thread_path}/items?{urlencode(query)}")
+            items += page["data"]
+            has_more = bool(page.get("has_more"))
+            mark = page["last_id"] if has_more else ""
+    except PermanentError:
+        # The mark no longer exists. Without it an older answer might be returned.
+        return _Earlier()
+    return _Earlier.from_items(items, question.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,18 +172,19 @@ class _Earlier:
         """Return the result of the last time this text was asked."""
         asked, answers = False, list[str]()
         for item in items:
-            if item.type != "message" or item.status == "in_progress":
+            if item["type"] != "message" or item.get("status") == "in_progress":
                 continue
-            if item.role == "user":
+            if item["role"] == "user":
                 asked, answers = _join_text(item) == wanted, []
-            elif item.role == "assistant" and asked:
+            elif item["role"] == "assistant" and asked:
                 answers.append(_join_text(item))
-        return cls(asked, "".join(answers) if answers else None, items[-1].id if items else "")
+        newest = items[-1]["id"] if items else ""
+        return cls(asked, "".join(answers) if answers else None, newest)
 
 
-def _join_text(message: Any) -> str:
+def _join_text(message: Mapping[str, Any]) -> str:
     kinds = ("input_text", "output_text", "text")
-    return "".join(item.text for item in message.content if item.type in kinds)
+    return "".join(item["text"] for item in message["content"] if item["type"] in kinds)
 
 
 def _build_request(question: ReplyRequest, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,18 +235,17 @@ def _check_key(secret: Secret) -> str:
     return key
 
 
-def _parse_response(response: Any, question: ReplyRequest) -> WriterAnswer:
+def _parse_response(response: Mapping[str, Any], question: ReplyRequest) -> WriterAnswer:
     """Return the answer, also if it is incomplete because of `max_output_tokens`."""
-    if response.status not in ("completed", "incomplete"):
-        raise _translate_failure(getattr(response.error, "code", None))
-    newest, usage = question.thread_mark, response.usage
-    if response.output:
-        newest = str(response.output[-1].id)
+    if response["status"] not in ("completed", "incomplete"):
+        raise _translate_failure((response.get("error") or {}).get("code"))
+    output, usage = response["output"], response.get("usage") or {}
+    messages = [item for item in output if item["type"] == "message"]
     return WriterAnswer(
-        _clean(response.output_text),
-        newest,
-        usage.input_tokens if usage else 0,
-        usage.output_tokens if usage else 0,
+        _clean("".join(map(_join_text, messages))),
+        str(output[-1]["id"]) if output else question.thread_mark,
+        int(usage.get("input_tokens", 0)),
+        int(usage.get("output_tokens", 0)),
     )
 
 
@@ -278,61 +260,31 @@ def _clean(text: str) -> str:
 # -- errors
 
 
-def _translate_error(error: Exception) -> HoldfastError:
-    """Return the Holdfast error for an error of one call."""
-    status, code = _get_status(error), _get_code(error)
+def _translate_refusal(response: VendorResponse) -> HoldfastError:
+    """Return the Holdfast error for a response that is not a success."""
+    details = response.data.get("error")
+    status = response.status
+    code = _show_code(details.get("code") if isinstance(details, dict) else None)
     text = f"OpenAI refused: {status} {code}".rstrip()
-    if status is None:
-        return TransientError(f"OpenAI did not respond: {type(error).__name__}")
     if status in (401, 403):
         return AuthenticationFailed(text)
     if code == "insufficient_quota":
         return TransientError(f"{text}: the account has no credit left")
     if code in _TRANSIENT_CODES or status in _TRANSIENT_STATUS or status >= 500:
         return TransientError(text)
-    if _is_thread_missing(error, status, code):
-        return ThreadGone(text)
     return PermanentError(text)
 
 
-def _translate_failure(code: str | None) -> HoldfastError:
+def _translate_failure(code: object) -> HoldfastError:
     """Return the error for a response that OpenAI accepted and then failed to write."""
-    shown_code = code if code and _CODE.fullmatch(code) else "no code"
-    text = f"OpenAI failed to write: {shown_code}"
-    return (
-        TransientError(text)
-        if code is None or code in _TRANSIENT_CODES
-        else PermanentError(text)
-    )
+    text = f"OpenAI failed to write: {_show_code(code) or 'no code'}"
+    is_transient = code is None or code in _TRANSIENT_CODES
+    return TransientError(text) if is_transient else PermanentError(text)
 
 
-def _is_unclear_404(error: Exception) -> bool:
-    """Check whether a 404 does not say what is missing, the model or the conversation."""
-    return _get_status(error) == 404 and not _get_code(error) and not _get_param(error)
-
-
-def _is_thread_missing(error: Exception, status: int, code: str) -> bool:
-    """Check for a deleted thread, or for a `thread_…` id of the former Assistants API."""
-    names_thread = _get_param(error).startswith("conversation")
-    if status == 404:
-        return names_thread or code == "conversation_not_found"
-    return status == 400 and names_thread and code == "invalid_value"
-
-
-def _get_status(error: Exception) -> int | None:
-    status: Any = getattr(error, "status_code", None)
-    return status if isinstance(status, int) else None
-
-
-def _get_code(error: Exception) -> str:
+def _show_code(code: object) -> str:
     """Return the error's code, or '' if it does not look like one.
 
     Another service may put any text there, and that must not be shown.
     """
-    code: Any = getattr(error, "code", None)
     return code if isinstance(code, str) and _CODE.fullmatch(code) else ""
-
-
-def _get_param(error: Exception) -> str:
-    param: Any = getattr(error, "param", None)
-    return param if isinstance(param, str) else ""

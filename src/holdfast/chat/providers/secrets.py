@@ -4,8 +4,8 @@ A secret is a JSON object of texts. A plain text serves as key and as password.
 """
 
 import os
-import stat
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -18,7 +18,6 @@ from holdfast.chat.providers import silence_vendor_logs
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 
-_MAX_BYTES = 64 << 10
 _REMEDY = "the role needs secretsmanager:GetSecretValue, and kms:Decrypt for a key of your own"
 
 # Texts that an operator can act on. A retry helps with none of these errors.
@@ -116,26 +115,16 @@ class SecretResolver:
             return self._client
 
 
-def _read_file(reference: str, path: str) -> str:
+def _read_file(reference: str, name: str) -> str:
+    path = Path(name)
     try:
-        # Without O_NONBLOCK, opening a pipe would wait for its writer forever.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise PermanentError(f"secret {reference!r} is not a file")
-            data = os.read(handle, _MAX_BYTES + 1)
-        finally:
-            os.close(handle)
+        if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
+            raise PermanentError(f"secret {reference!r} is not a file")
+        return path.read_text("utf-8")
     except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError) as error:
         raise PermanentError(f"secret {reference!r}: {type(error).__name__}") from None
     except OSError as error:
         raise TransientError(f"secret {reference!r}: {type(error).__name__}") from None
-    if len(data) > _MAX_BYTES:
-        raise PermanentError(f"secret {reference!r} is larger than {_MAX_BYTES >> 10} KB")
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise PermanentError(f"secret {reference!r} is not UTF-8") from None
 
 
 def _translate_error(reference: str, error: Exception) -> HoldfastError:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.errors import MessageError
 from email.message import EmailMessage
-from email.policy import SMTP, SMTPUTF8
+from email.policy import SMTP
 from email.utils import format_datetime, parseaddr
 from functools import partial
 from typing import Any
@@ -42,26 +42,6 @@ _ADDRESS = re.compile(f"{_WORD}@{_WORD}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Server:
-    host: str
-    port: int
-    tls: str
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> "_Server":
-        host, tls = str(config.get("host") or ""), str(config.get("tls") or "starttls")
-        if tls not in _PORTS:
-            raise PermanentError("channel_config: tls must be starttls, tls or none")
-        try:
-            port = int(config.get("port") or _PORTS[tls])
-        except (TypeError, ValueError):
-            port = 0
-        if not host or not host.isprintable() or not 0 < port < 65_536:
-            raise PermanentError("channel_config: host or port is missing or wrong")
-        return cls(host, port, tls)
-
-
-@dataclass(frozen=True, slots=True)
 class _Mail:
     """The envelope of a mail and its content."""
 
@@ -76,13 +56,7 @@ class _Mail:
 
         It is used because looking up the name of this host may be slow.
         """
-        domain = self.sender.rpartition("@")[2]
-        return domain if domain.isascii() else "localhost"
-
-    @property
-    def is_international(self) -> bool:
-        """Check whether an address has characters beyond ASCII."""
-        return not (self.sender + self.recipient).isascii()
+        return self.sender.rpartition("@")[2]
 
 
 class SmtpSender:
@@ -99,8 +73,8 @@ class SmtpSender:
         self, part: ReplyPart, secret: Secret, *, timeout_seconds: float
     ) -> Iterator[Callable[[], SentPart]]:
         """Proceed until the server accepted the recipient, so that only the text is left."""
-        server, mail = _Server.from_config(part.config), _build_mail(part, self._clock.time())
-        with _open_session(server, mail.domain, timeout_seconds) as smtp:
+        mail = _build_mail(part, self._clock.time())
+        with _open_session(part.config, mail.domain, timeout_seconds) as smtp:
             _log_in(smtp, secret)
             _set_addresses(smtp, mail)
             yield partial(_hand_over, smtp, mail)
@@ -113,32 +87,33 @@ class SmtpSender:
 
 
 @contextmanager
-def _open_session(server: _Server, name: str, seconds: float) -> Iterator[smtplib.SMTP]:
+def _open_session(
+    config: Mapping[str, Any], name: str, seconds: float
+) -> Iterator[smtplib.SMTP]:
     """Connect, greet, and secure the connection as configured.
 
     A server that does not offer TLS receives neither the password nor the text.
     """
+    host, tls = str(config.get("host") or ""), str(config.get("tls") or "starttls")
+    if tls not in _PORTS:
+        raise PermanentError("channel_config: tls must be starttls, tls or none")
+    port = str(config.get("port") or _PORTS[tls])
+    if not host or not host.isprintable() or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise PermanentError("channel_config: host or port is missing or wrong")
+    context = ssl.create_default_context()
+    connect = partial(smtplib.SMTP_SSL, context=context) if tls == "tls" else smtplib.SMTP
     with _before_text("no connection to the mail server"):
-        smtp = _connect(server, name, seconds)
+        smtp = connect(host, int(port), local_hostname=name, timeout=seconds)
     try:
         with _before_text("the mail server's greeting"):
-            if server.tls == "starttls":
-                smtp.starttls(context=ssl.create_default_context())
+            if tls == "starttls":
+                smtp.starttls(context=context)
             smtp.ehlo_or_helo_if_needed()
         yield smtp
     finally:
         with suppress(OSError):  # the mail is settled by now; smtplib's errors are OSErrors
             smtp.quit()
         smtp.close()
-
-
-def _connect(server: _Server, name: str, seconds: float) -> smtplib.SMTP:
-    if server.tls == "tls":
-        context = ssl.create_default_context()
-        return smtplib.SMTP_SSL(
-            server.host, server.port, local_hostname=name, timeout=seconds, context=context
-        )
-    return smtplib.SMTP(server.host, server.port, local_hostname=name, timeout=seconds)
 
 
 @contextmanager
@@ -169,11 +144,8 @@ def _log_in(smtp: smtplib.SMTP, secret: Secret) -> None:
 
 
 def _set_addresses(smtp: smtplib.SMTP, mail: _Mail) -> None:
-    if mail.is_international and not smtp.has_extn("smtputf8"):
-        raise PermanentError("the mail server does not support non-ASCII addresses")
-    options = ["SMTPUTF8", "BODY=8BITMIME"] if mail.is_international else []
     with _before_text("the mail server and the sender's address"):
-        _expect_success(smtp.mail(mail.sender, options))
+        _expect_success(smtp.mail(mail.sender))
     with _before_text("the mail server and the customer's address"):
         _expect_success(smtp.rcpt(mail.recipient))
 
@@ -190,7 +162,7 @@ def _hand_over(smtp: smtplib.SMTP, mail: _Mail) -> SentPart:
         if code != _START_DATA:
             raise smtplib.SMTPResponseException(code, "")
     try:
-        smtp.send(_escape_dots(mail.data))
+        smtp.send(mail.data + b".\r\n")  # no line of base64 begins with a dot
         code, _ = smtp.getreply()
     except (OSError, ValueError) as error:
         text = f"the mail server did not respond: {type(error).__name__}"
@@ -198,12 +170,6 @@ def _hand_over(smtp: smtplib.SMTP, mail: _Mail) -> SentPart:
     if not 200 <= code < 300:
         raise _translate_code("the mail server and the text", code)
     return SentPart(mail.message_id, "accepted")
-
-
-def _escape_dots(data: bytes) -> bytes:
-    """Return the text as SMTP requires it, where only its end is a line with a single dot."""
-    complete = data if data.endswith(b"\r\n") else data + b"\r\n"
-    return re.sub(rb"(?m)^\.", b"..", complete) + b".\r\n"
 
 
 def _translate_code(step: str, code: int) -> TransientError | PermanentError:
@@ -232,12 +198,11 @@ def _build_mail(part: ReplyPart, now: float) -> _Mail:
         "Message-ID": message_id,
         "Auto-Submitted": "auto-replied",  # prevents two machines from answering each other
     }
-    is_ascii = (sender + recipient).isascii()
-    return _Mail(sender, recipient, message_id, _encode(headers, part.text, is_ascii))
+    return _Mail(sender, recipient, message_id, _encode(headers, part.text))
 
 
-def _encode(headers: dict[str, str], text: str, is_ascii: bool) -> bytes:
-    message = EmailMessage(SMTP if is_ascii else SMTPUTF8)
+def _encode(headers: dict[str, str], text: str) -> bytes:
+    message = EmailMessage(SMTP)
     try:
         for name, value in headers.items():
             message[name] = value
@@ -252,6 +217,6 @@ def _encode(headers: dict[str, str], text: str, is_ascii: bool) -> bytes:
 
 
 def _check_address(address: str, name: str) -> str:
-    if not _ADDRESS.fullmatch(address) or len(address) > 254:
-        raise PermanentError(f"{name} is not one mail address")
+    if not _ADDRESS.fullmatch(address) or not address.isascii() or len(address) > 254:
+        raise PermanentError(f"{name} is not one mail address in ASCII")
     return address

@@ -15,14 +15,15 @@ only codes, because Twilio's texts repeat the number.
     5xx 408, lost, timed out, garbled    SendUnclear: it may have been sent
 """
 
-import ssl
 import unicodedata
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode
+from urllib.request import Request
 
 from holdfast.chat.errors import (
     AuthenticationFailed,
@@ -33,11 +34,10 @@ from holdfast.chat.errors import (
 )
 from holdfast.chat.outbox import SentPart
 from holdfast.chat.ports import ReplyPart, Secret
-from holdfast.chat.providers import silence_vendor_logs
+from holdfast.chat.providers.vendor_http import VendorResponse, build_request, call_vendor
 from holdfast.errors import HoldfastError
-from holdfast.lease.clock import to_utc
-from holdfast.version import format_install_command
 
+_ADDRESS = "https://api.twilio.com"
 _FIND_SECONDS = 15.0
 _SKEW_SECONDS = 60.0  # between this clock and Twilio's, whose times are full seconds
 _PAGE = 200
@@ -59,45 +59,23 @@ _KNOWN = {
 
 
 class TwilioSender:
-    """A sender of WhatsApp messages and SMS. It is safe for threads.
-
-    Each call has its own connection. A pooled one may be closed already, and then it would be
-    unknown whether the message was sent, although nothing was.
-    """
+    """A sender of WhatsApp messages and SMS. It is safe for threads."""
 
     secret_fields: tuple[str, ...] = ("account_sid",)  # and one of two kinds of credential
     repeatable = False
-
-    def __init__(self) -> None:
-        try:
-            # Import everything that a call needs, which takes a second. If a process were
-            # killed during an import in the call, it would be unknown whether the reply was
-            # sent, although it certainly was not.
-            import twilio.base.exceptions
-            import twilio.http.http_client
-            import twilio.rest.api.v2010.account.message  # noqa: F401
-        except ImportError:
-            text = f"Twilio needs its library: {format_install_command('twilio')}"
-            raise PermanentError(text) from None
-        # They log phone numbers as parts of URLs.
-        silence_vendor_logs("urllib3.connectionpool", "twilio")
 
     @contextmanager
     def connect(
         self, part: ReplyPart, secret: Secret, *, timeout_seconds: float
     ) -> Iterator[Callable[[], SentPart]]:
-        """Check the part and make a client.
-
-        HTTP has no login, and Twilio's library connects with the request itself.
-        """
-        request = {
-            **_get_origin(part.config),
-            "to": part.key.primary_channel,
-            "body": part.text,
-        }
-        _check_unicode(request.values())
-        with _client(part.config, secret, timeout_seconds) as client:
-            yield partial(_send, client.messages, request)
+        """Build the request. HTTP has no login, so the call itself makes the connection."""
+        form = {**_get_origin(part.config), "To": part.key.primary_channel, "Body": part.text}
+        try:
+            data = urlencode(form).encode()
+        except UnicodeEncodeError:
+            raise PermanentError("the reply is not valid Unicode") from None
+        request = _make_request(part.config, secret, _get_path(secret), data)
+        yield partial(_send, request, timeout_seconds)
 
     def find(
         self, part: ReplyPart, secret: Secret, *, since: float, known: Sequence[str]
@@ -106,57 +84,64 @@ class TwilioSender:
 
         Any status shows that the message was handed over.
         """
-        earliest = to_utc(since - _SKEW_SECONDS)
-        with _client(part.config, secret, _FIND_SECONDS) as client:
-            recent = list(_list_recent(client, part, earliest))
-        unknown = [message for message in recent if message.sid not in known]
-        matching = [item for item in unknown if _is_same_text(item.body, part.text)]
-        if matching:
-            oldest = min(matching, key=lambda message: message.date_created)
-            return SentPart(str(oldest.sid), str(oldest.status or "unknown"))
-        if any(not message.body for message in unknown):
+        try:
+            recent = list(_list_recent(part, secret, since - _SKEW_SECONDS))
+            unknown = [message for message in recent if message["sid"] not in known]
+            matching = [item for item in unknown if _is_same_text(item["body"], part.text)]
+            if matching:
+                oldest = min(matching, key=_get_time)
+                return SentPart(str(oldest["sid"]), str(oldest.get("status") or "unknown"))
+        except (KeyError, ValueError, TypeError, AttributeError):
+            raise SendStatusUnknown("Twilio's list of messages cannot be read") from None
+        if any(not message["body"] for message in unknown):
             raise SendStatusUnknown("Twilio has messages whose text it did not keep")
         return None
 
 
-def _send(messages: Any, request: Mapping[str, str]) -> SentPart:
-    message = _create(messages, request)
-    if not message.sid:
+def _send(request: Request, seconds: float) -> SentPart:
+    response = call_vendor("Twilio", request, seconds)
+    if not response.is_success:
+        raise _translate_refusal(response)
+    if not (sid := response.data.get("sid")):
         raise SendUnclear("Twilio's response cannot be read")
-    return SentPart(str(message.sid), str(message.status or "unknown"))
+    return SentPart(str(sid), str(response.data.get("status") or "unknown"))
 
 
-def _create(messages: Any, request: Mapping[str, str]) -> Any:
-    from twilio.base.exceptions import TwilioException
-
-    try:
-        return messages.create(**request)
-    except (TwilioException, OSError) as error:  # all of requests' errors are OSErrors
-        raise _translate_error(error) from None
-    except (ValueError, TypeError, AttributeError):
-        raise SendUnclear("Twilio's response cannot be read") from None
-
-
-def _list_recent(client: Any, part: ReplyPart, earliest: datetime) -> Iterator[Any]:
+def _list_recent(part: ReplyPart, secret: Secret, earliest: float) -> Iterator[dict[str, Any]]:
     """Return the messages to the customer since then, newest first, page by page.
 
     Twilio's DateSent is not used as a filter: a message that waits in Twilio's queue has none
     yet, and it may be the one that is looked for.
     """
-    from twilio.base.exceptions import TwilioException
-
+    query = {"To": part.key.primary_channel, "PageSize": str(_PAGE)}
     sender = part.config.get("sender")
-    filters = {"from_": sender} if sender and not _get_service(part.config) else {}
+    if sender and not _get_service(part.config):
+        query["From"] = str(sender)
+    path = f"{_get_path(secret)}?{urlencode(query)}"
+    while path:
+        page = _look_up(_make_request(part.config, secret, path))
+        fresh = [message for message in page["messages"] if _get_time(message) >= earliest]
+        yield from fresh
+        path = str(page.get("next_page_uri") or "") if fresh else ""
+
+
+def _look_up(request: Request) -> Mapping[str, Any]:
+    """Return the response to a call that changes nothing.
+
+    An unclear result is transient there. So is a refusal, because a failed lookup is not a
+    reason to give up a reply that may have been sent.
+    """
     try:
-        page = client.messages.page(to=part.key.primary_channel, page_size=_PAGE, **filters)
-        while page is not None:
-            fresh = [message for message in page if message.date_created >= earliest]
-            yield from fresh
-            page = page.next_page() if fresh else None
-    except (TwilioException, OSError) as error:
-        raise _translate_lookup_error(error) from None
-    except (ValueError, TypeError, AttributeError):
-        raise SendStatusUnknown("Twilio's list of messages cannot be read") from None
+        response = call_vendor("Twilio", request, _FIND_SECONDS)
+        if response.is_success:
+            return response.data
+        raise _translate_refusal(response)
+    except (SendUnclear, PermanentError) as error:
+        raise TransientError(str(error)) from None
+
+
+def _get_time(message: Mapping[str, Any]) -> float:
+    return parsedate_to_datetime(message["date_created"]).timestamp()
 
 
 def _is_same_text(body: str | None, text: str) -> bool:
@@ -174,87 +159,38 @@ def _get_service(config: Mapping[str, Any]) -> str:
 
 def _get_origin(config: Mapping[str, Any]) -> dict[str, str]:
     if service := _get_service(config):
-        return {"messaging_service_sid": service}
+        return {"MessagingServiceSid": service}
     if not (sender := config.get("sender")):
         raise PermanentError("channel_config has neither sender nor messaging_service_sid")
-    return {"from_": str(sender)}
+    return {"From": str(sender)}
 
 
-def _check_unicode(texts: Any) -> None:
-    """Check the texts before the call, where a failure would look like an unclear send."""
-    try:
-        "".join(texts).encode()
-    except UnicodeEncodeError:
-        raise PermanentError("the reply is not valid Unicode") from None
+def _get_path(secret: Secret) -> str:
+    return f"/2010-04-01/Accounts/{quote(secret.reveal('account_sid'), safe='')}/Messages.json"
 
 
-# -- the connection
-
-
-@contextmanager
-def _client(config: Mapping[str, Any], secret: Secret, seconds: float) -> Iterator[Any]:
-    from twilio.rest import Client
-
-    account = secret.reveal("account_sid")
+def _make_request(
+    config: Mapping[str, Any], secret: Secret, path: str, data: bytes | None = None
+) -> Request:
+    """Return a request that sends the form, or without one a request that reads."""
     if "api_key" in secret and "api_secret" in secret:
         user, password = secret.reveal("api_key"), secret.reveal("api_secret")
     else:
-        user, password = account, secret.reveal("auth_token")
-    if not f"{account}{user}{password}".isascii():
+        user, password = secret.reveal("account_sid"), secret.reveal("auth_token")
+    if not f"{user}{password}".isascii():
         raise PermanentError(
             "the secret has characters that are not allowed in a Twilio credential"
         )
-    http = _HttpClient(_get_address(config), seconds)
-    try:
-        yield Client(user, password, account, http_client=http)
-    finally:
-        http.close()
+    credentials = b64encode(f"{user}:{password}".encode()).decode()
+    headers = {"Authorization": f"Basic {credentials}"}
+    return build_request(str(config.get("base_url") or _ADDRESS), path, headers, data)
 
 
-def _get_address(config: Mapping[str, Any]) -> str:
-    """Return the configured address, or '' for the one that Twilio's library chooses."""
-    address = str(config.get("base_url") or "").rstrip("/")
-    if address and not address.startswith(("https://", "http://")):
-        raise PermanentError("channel_config: base_url must begin with https:// or http://")
-    return address
-
-
-class _HttpClient:
-    """Twilio's HTTP client with a timeout, no retries and the configured address."""
-
-    is_async = False
-
-    def __init__(self, address: str, seconds: float) -> None:
-        from twilio.http.http_client import TwilioHttpClient
-
-        self._http = TwilioHttpClient(timeout=seconds, max_retries=0)
-        self._address = address
-
-    def request(self, method: str, uri: str, **options: Any) -> Any:
-        """Send the request to the configured address."""
-        if self._address:
-            parts = urlsplit(uri)
-            uri = f"{self._address}{parts.path}" + (f"?{parts.query}" if parts.query else "")
-        return self._http.request(method, uri, **options)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._http.session.close()
-
-
-# -- errors
-
-
-def _translate_error(error: Exception) -> HoldfastError:
-    """Return the Holdfast error for an error of a call that sends.
-
-    For a call that only reads, use `_translate_lookup_error`.
-    """
-    status, code = _get_status(error), _get_code(error)
-    if status is None:
-        return _translate_no_response(error)
+def _translate_refusal(response: VendorResponse) -> HoldfastError:
+    """Return the error for a response of a call that sends."""
+    status, code = response.status, response.data.get("code")
     text = f"Twilio refused: {status}"
-    if code and code != status:
+    if isinstance(code, int) and 0 < code < 100_000 and code != status:
         text = f"{text}, error {code}" + (f": {_KNOWN[code]}" if code in _KNOWN else "")
     if status in (401, 403):
         return AuthenticationFailed(text)
@@ -263,56 +199,3 @@ def _translate_error(error: Exception) -> HoldfastError:
     if status >= 500 or status == 408:
         return SendUnclear(f"Twilio failed: {status}")
     return PermanentError(text)
-
-
-def _translate_lookup_error(error: Exception) -> HoldfastError:
-    """Return the Holdfast error for an error of a call that changes nothing.
-
-    An unclear result is transient there. So is a refusal, because a failed lookup is not a
-    reason to give up a reply that may have been sent.
-    """
-    translated = _translate_error(error)
-    if isinstance(translated, AuthenticationFailed):
-        return translated
-    return TransientError(str(translated))
-
-
-def _translate_no_response(error: Exception) -> HoldfastError:
-    if isinstance(error, ValueError):  # requests raises this for an invalid address
-        return PermanentError("channel_config: base_url is not a valid address")
-    if _is_never_connected(error):
-        return TransientError(f"Twilio cannot be reached: {type(error).__name__}")
-    return SendUnclear(f"Twilio did not respond: {type(error).__name__}")
-
-
-def _is_never_connected(error: Exception) -> bool:
-    """Check whether certainly no byte of the message left this machine.
-
-    Of TLS errors only those about the certificate prove that, because a connection that is
-    lost during the response raises a TLS error, too.
-    """
-    from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
-
-    before = (ConnectTimeoutError, NewConnectionError, ssl.SSLCertVerificationError)
-    return any(isinstance(cause, before) for cause in _iterate_causes(error))
-
-
-def _iterate_causes(error: BaseException, depth: int = 8) -> Iterator[BaseException]:
-    """Yield the error and those wrapped in it, as requests and urllib3 wrap them."""
-    yield error
-    wrapped = [*error.args, getattr(error, "reason", None), error.__cause__]
-    for cause in wrapped:
-        if isinstance(cause, BaseException) and depth:
-            yield from _iterate_causes(cause, depth - 1)
-
-
-def _get_status(error: Exception) -> int | None:
-    status: Any = getattr(error, "status", None)
-    if status is None and len(error.args) > 1:  # a page that cannot be fetched
-        status = getattr(error.args[1], "status_code", None)
-    return status if isinstance(status, int) else None
-
-
-def _get_code(error: Exception) -> int | None:
-    code: Any = getattr(error, "code", None)
-    return code if isinstance(code, int) and 0 < code < 100_000 else None

@@ -80,6 +80,7 @@ OUTCOMES = [
     (Fault(status=400, code="63016"), PermanentError, "63016"),
     (Fault(status=400, code="99999"), PermanentError, "error 99999$"),
     (Fault(status=404, code="20404"), PermanentError, "20404"),
+    (Fault(status=302), PermanentError, "302"),
     (Fault(status=307), PermanentError, "307"),
     (Fault(status=401, code="20003"), AuthenticationFailed, "20003"),
     (Fault(status=403), AuthenticationFailed, "403"),
@@ -88,6 +89,7 @@ OUTCOMES = [
     (Fault(status=503), SendUnclear, "503"),
     (Fault(status=408), SendUnclear, "408"),
     (Fault(how="close", acted=True), SendUnclear, "did not respond"),
+    (Fault(how="cut", acted=True), SendUnclear, "did not respond"),
     (Fault(how="garbage", acted=True), SendUnclear, "cannot be read"),
 ]
 
@@ -272,6 +274,7 @@ def test_texts_that_twilio_did_not_keep_leave_the_send_unclear(
         (Fault(status=500), TransientError),
         (Fault(status=400), TransientError),
         (Fault(how="close"), TransientError),
+        (Fault(how="cut"), TransientError),
         (Fault(how="garbage"), SendStatusUnknown),
     ],
 )
@@ -285,7 +288,7 @@ def test_a_question_that_fails_does_not_say_that_nothing_was_sent(
     assert type(caught.value) is kind
 
 
-# -- imports; test_chat_import_crashes.py kills processes during them
+# -- imports: a process that is killed during one has surely sent nothing
 
 
 NO_IMPORTS = """
