@@ -19,7 +19,6 @@ from bench.session import (
     serving,
 )
 from bench.sqs_server import BOTO3, LEAN, make_client
-from holdfast.exports.heartbeat_schedule import HeartbeatTiming
 from holdfast.exports.model import ExportJob, JobState, JobStatus, TaskToken
 from holdfast.exports.orchestrator import HeartbeatOrchestrator
 from holdfast.exports.ports import StepFunctions
@@ -188,7 +187,6 @@ def keep(way: str, url: str, jobs: int, interval: float) -> Figures:
     shelf, noted = Shelf(jobs), Noted(Prompt() if way == ENGINE else _over_http(way, url))
     idle = read_memory_bytes()
     step_functions: StepFunctions = noted  # type: ignore[assignment]
-    rhythm = HeartbeatTiming(interval, SYSTEM_CLOCK.monotonic())
     orchestrator = HeartbeatOrchestrator(
         shelf,
         step_functions,
@@ -200,12 +198,11 @@ def keep(way: str, url: str, jobs: int, interval: float) -> Figures:
     for job in shelf.find_by_status(JobStatus.DOWNLOADING):
         orchestrator.beat_now(job)
     sleep(interval * 0.98)  # the first heartbeats create connections and threads
-    noted.begun.clear()
-    used = cpu_seconds()
+    first, used = len(noted.begun), cpu_seconds()
     sleep(interval * 2)
-    used = (cpu_seconds() - used) / max(1, len(noted.begun))
-    late = sorted(_lateness(rhythm, job_id, at) for job_id, at in noted.begun)
-    beats, memory = len(noted.begun), read_memory_bytes() - idle
+    beats = len(noted.begun) - first
+    used = (cpu_seconds() - used) / max(1, beats)
+    late, memory = _find_lateness(noted.begun, interval), read_memory_bytes() - idle
     at_once = median(_send_all(orchestrator, jobs) for _ in range(BURSTS[way]))
     orchestrator.stop()
     return {
@@ -219,9 +216,15 @@ def keep(way: str, url: str, jobs: int, interval: float) -> Figures:
     }
 
 
-def _lateness(rhythm: HeartbeatTiming, job_id: str, at: float) -> float:
-    place = rhythm.compute_offset(job_id)
-    return at - (rhythm.compute_next_at(place, at) - rhythm.interval_seconds)
+def _find_lateness(begun: list[tuple[str, float]], interval: float) -> list[float]:
+    """Return, sorted, how much more than an interval passed between heartbeats of a job."""
+    last_at: dict[str, float] = {}
+    late = []
+    for job_id, at in sorted(begun, key=lambda beat: beat[1]):
+        if job_id in last_at:
+            late.append(at - last_at[job_id] - interval)
+        last_at[job_id] = at
+    return sorted(late)
 
 
 def _send_all(orchestrator: HeartbeatOrchestrator, jobs: int) -> float:
