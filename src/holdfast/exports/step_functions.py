@@ -7,6 +7,7 @@ would become TaskTimedOut, and the job would count as failed.
 import json
 import logging
 from collections.abc import Mapping
+from threading import Lock
 from typing import Any
 
 from holdfast.aws.checked_call import call_checked
@@ -15,6 +16,7 @@ from holdfast.aws.errors import describe_cause, get_error_code, get_http_status
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.exports.errors import CallbackRefused, CallbackUnclear, TokenClosed
 from holdfast.exports.model import TaskToken
+from holdfast.lease import after_fork
 
 _log = logging.getLogger("holdfast.stepfunctions")
 
@@ -48,12 +50,25 @@ _NEVER_SENT = frozenset(
 class StepFunctionsCallbacks:
     """Step Functions callbacks over one client, which all threads share.
 
-    It makes its own client unless the caller gives one. A given client must not retry by
-    itself, and needs as many connections as threads call it.
+    It makes its own client unless the caller gives one, and another in a forked child. A given
+    client must not retry by itself, and needs as many connections as threads call it.
     """
 
     def __init__(self, client: Any = None) -> None:
-        self._client = client or make_fail_fast_client("stepfunctions", _HEARTBEAT_SECONDS)
+        self._given_client = client
+        self._reset()
+        self._connect()
+        after_fork.run_after_fork(self, StepFunctionsCallbacks._reset)
+
+    def _reset(self) -> None:
+        self._client = self._given_client
+        self._connecting = Lock()
+
+    def _connect(self) -> Any:
+        with self._connecting:  # otherwise every thread would create its own client
+            if self._client is None:
+                self._client = make_fail_fast_client("stepfunctions", _HEARTBEAT_SECONDS)
+            return self._client
 
     def send_task_success(self, token: TaskToken, output: Mapping[str, Any]) -> None:
         """Report the task's success."""
@@ -77,8 +92,9 @@ class StepFunctionsCallbacks:
     def _call(self, name: str, operation: str, token: TaskToken, **arguments: str) -> None:
         if len(token.reveal()) > MAX_TOKEN_CHARS:
             raise TokenClosed("InvalidToken")
+        client = self._connect()
         try:
-            call_checked(self._client, operation, taskToken=token.reveal(), **arguments)
+            call_checked(client, operation, taskToken=token.reveal(), **arguments)
         except Exception as error:  # any kind: the port has three errors for it
             known = translate_error(name, error)
             _log.debug("%s for %s failed: %s", name, token, known)
