@@ -1,4 +1,4 @@
-"""docs/how-to/answer-customers.md matches the code: names and numbers."""
+"""docs/how-to/answer-customers.md matches the code: names, numbers, permissions."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from holdfast.settings import read_settings
 from support.paths import ROOT
 
 PAGE = (ROOT / "docs/how-to/answer-customers.md").read_text()
-SETTINGS, PROFILES = (
+SETTINGS, PROFILES, _ = (
     json.loads(text) for text in re.findall(r"^```json\n(.*?)^```", PAGE, re.M | re.S)
 )
 
