@@ -270,7 +270,7 @@ def test_doctor_passes_a_queue_that_is_set_up_well(cli: Cli, queue: str) -> None
     assert ran.code == 0, ran.out
     assert {finding["level"] for finding in ran.json} == {"ok"}
     checks = {finding["check"] for finding in ran.json}
-    assert {"queue", "permissions", "visibility", "redrive policy", "dead letters"} <= checks
+    assert {"queue", "visibility", "redrive policy", "dead letters"} <= checks
 
 
 def test_doctor_fails_without_a_redrive_policy_and_says_what_to_set(cli: Cli, sqs: Sqs) -> None:

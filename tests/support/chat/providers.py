@@ -59,8 +59,8 @@ class Ledger:
 class FakeWriter:
     """A writer that returns `reply(text)`, after it raised each of `troubles` once.
 
-    It returns an earlier answer when it is asked again. The points of a fault are `ask` and
-    `answer`.
+    If it keeps threads, it returns an earlier answer when it is asked again. The points of a
+    fault are `ask` and `answer`.
     """
 
     reply: Callable[[str], str] = lambda text: f"You said: {text}"
@@ -69,6 +69,7 @@ class FakeWriter:
     threads: int = 0
     secret_fields: tuple[str, ...] = ("api_key",)
     ledger: Ledger = field(default_factory=Ledger)
+    keeps_threads: bool = True
     fault: Fault = lambda point: None
 
     def open_thread(self, config: Mapping[str, Any], secret: Secret) -> str:
@@ -94,7 +95,7 @@ class FakeWriter:
         return WriterAnswer(line["text"], line["mark"], prompt_tokens=7, completion_tokens=3)
 
     def _find_earlier(self, question: ReplyRequest) -> Line | None:
-        if not question.again:
+        if not (question.again and self.keeps_threads):
             return None
         lines = [line for line in self.ledger.lines() if line["thread"] == question.thread_id]
         marks = [line["mark"] for line in lines]
