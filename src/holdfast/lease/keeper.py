@@ -23,7 +23,7 @@ from holdfast.lease.background import BackgroundLoop
 from holdfast.lease.clock import SYSTEM_CLOCK, Clock
 from holdfast.lease.lease import Lease
 from holdfast.lease.renewal import RenewalPass
-from holdfast.lease.renewal_schedule import RenewalSchedule
+from holdfast.lease.renewal_schedule import RenewalSchedule, check_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class LeaseKeeper:
             self._renew_after, self._cap_warning_seconds, self._loop.wake, self._report_loss
         )
         self.hold_all = self._schedule.add_all
-        """Renew leases as `hold` does."""
+        """Renew leases as `hold` does, all of them or, if it raises TypeError, none."""
 
     # -- holding
 
@@ -83,9 +83,10 @@ class LeaseKeeper:
         """Renew the lease until it is released or lost, which the keeper notices itself.
 
         With `stall_seconds`, the lease is given up when it was not beaten for that long,
-        counted from this call. A second call changes only the stall time. Raises
-        AttributeError, and holds nothing, if the lease's source is not a LeaseSource.
+        counted from this call. A second call changes only the stall time. Raises TypeError,
+        and holds nothing, if the lease's source is not a LeaseSource.
         """
+        check_source(lease.source)
         if stall_seconds is not None and stall_seconds != lease.stall_seconds:
             lease.stall_seconds = stall_seconds
             lease.last_beat_at = self._clock.monotonic()

@@ -138,9 +138,9 @@ class ScheduledLease:
 
     def __post_init__(self) -> None:
         # Read these here, where an error reaches the caller of `hold`. In a pass, an error
-        # would fail the renewals of all leases, and a batch of 0 would never end.
+        # would fail the renewals of all leases.
         self.source_name = self.lease.source.name
-        self.renew_batch = max(1, int(self.lease.source.renew_batch))
+        self.renew_batch = self.lease.source.renew_batch
 
     @property
     def key(self) -> Lease:
@@ -153,7 +153,21 @@ class ScheduledLease:
         return self.lease.live
 
 
-# -- rules: pure functions of a lease and a time
+# -- rules: pure functions of a source, or of a lease and a time
+
+
+def check_source(source: LeaseSource) -> None:
+    """Raise TypeError if the keeper cannot use `source`, and name what is wrong with it."""
+    problem = None
+    if not isinstance(name := getattr(source, "name", None), str):
+        problem = f"its name must be text, not {name!r}"
+    batch = getattr(source, "renew_batch", None)
+    if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
+        problem = f"its renew_batch must be a whole number of 1 or more, not {batch!r}"
+    if not callable(renew := getattr(source, "renew", None)):
+        problem = f"its renew must be a method, not {renew!r}"
+    if problem is not None:
+        raise TypeError(f"{type(source).__name__} cannot be a source of leases: {problem}")
 
 
 def compute_loss_time(lease: Lease) -> float:
@@ -225,7 +239,12 @@ class RenewalSchedule(DeadlineHeap[Lease, ScheduledLease]):
         self._on_lost = on_lost
 
     def add_all(self, leases: Sequence[Lease]) -> None:
-        """Schedule the live leases, and have `on_lost` called for each that is lost."""
+        """Schedule the live leases, and have `on_lost` called for each that is lost.
+
+        Raises TypeError, and schedules none, if a source is not a LeaseSource.
+        """
+        for source in {id(lease.source): lease.source for lease in leases}.values():
+            check_source(source)
         added = []
         with self._lock:
             for lease in leases:

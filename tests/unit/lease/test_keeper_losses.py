@@ -226,19 +226,31 @@ def test_a_lease_whose_source_lacks_an_attribute_is_refused_by_its_name(
 ):
     lease = source.lease()
     delattr(source, attribute)
-    with pytest.raises(AttributeError, match=f"FakeSource.*{attribute}"):
+    with pytest.raises(TypeError, match=f"FakeSource.*{attribute}"):
         keeper.hold(lease)
     assert keeper.held == 0
 
 
-def test_a_source_whose_batch_holds_no_lease_is_called_for_one_lease_at_a_time(
-    clock, source, keeper
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("name", None),
+        ("renew_batch", 0),
+        ("renew_batch", -1),
+        ("renew_batch", True),
+        ("renew_batch", 2.5),
+        ("renew_batch", "10"),
+        ("renew", None),
+    ],
+)
+def test_a_lease_whose_source_has_a_wrong_attribute_is_refused_by_its_name(
+    clock, source, keeper, attribute, value
 ):
-    source.renew_batch = 0
-    keeper.hold(source.lease())
-    source.renew_batch = 1  # the fake refuses larger batches
-    clock.advance(20)
-    assert keeper.tick().renewed == 1
+    lease = source.lease()
+    setattr(source, attribute, value)
+    with pytest.raises(TypeError, match=f"FakeSource.*{attribute}.*{value!r}"):
+        keeper.hold(lease)
+    assert keeper.held == 0
 
 
 @pytest.mark.parametrize(
