@@ -217,7 +217,7 @@ class RowConversationStore(ConversationStore):
         try:
             self._database.write(end_turn)
         except _MessagesNotNumbered as found:
-            self._adopt_messages(found.stored)
+            self._adopt_messages(grant, found.stored)
             self._database.write(end_turn)
         if self._cleans_up_later:
             # If it fails, the next worker removes them, because they are marked as processed.
@@ -254,11 +254,12 @@ class RowConversationStore(ConversationStore):
             _delete_staged(rows, grant.key.conversation_id, turn.sids)
         self._delete_expired(rows, now)
 
-    def _adopt_messages(self, stored: StoredConversation) -> None:
+    def _adopt_messages(self, grant: LockGrant, stored: StoredConversation) -> None:
         """Number messages that other software put into the conversation's row, and copy them
         to the history, because the row keeps only recent ones.
 
-        Repeating it is safe, because the numbers are fixed while the lock is held.
+        Repeating it is safe, because the numbers are fixed while the lock is held. Raises
+        LockLost.
         """
         numbered = rules.number_messages(
             stored.conversation,
@@ -273,9 +274,14 @@ class RowConversationStore(ConversationStore):
         ]
         for group in self._database.split(adopted, None):
             self._database.write(partial(_replace_messages, group=group))
-        self._database.write(
-            partial(_update, stored=stored, after=numbered, owner=stored.owner)
-        )
+
+        def number(rows: Rows) -> None:
+            current = self._require_held(rows, grant)
+            if current.conversation.messages != stored.conversation.messages:
+                raise StoreUnavailable("other software keeps adding messages to the row")
+            _update(rows, current, numbered, grant.owner)
+
+        self._database.write(number)
 
     def _insert_message(
         self, rows: Rows, stored: StoredConversation, message: HistoryMessage

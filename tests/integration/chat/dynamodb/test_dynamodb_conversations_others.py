@@ -10,6 +10,7 @@ from conversation_rows import (
     CANARY,
     TABLES,
     answer_messages,
+    make_turn,
     put_row,
     read_conversation_row,
     read_rows,
@@ -28,7 +29,7 @@ from contracts.conversations.support import (
     make_window,
 )
 from holdfast.chat.dynamodb import DynamoDBConversations
-from holdfast.chat.errors import PermanentError
+from holdfast.chat.errors import LockLost, PermanentError
 from holdfast.chat.model import (
     ConversationKey,
     Fragment,
@@ -324,6 +325,24 @@ def test_messages_that_only_the_row_has_become_history_with_the_first_turn(
     assert conversation is not None
     assert conversation.message_count == 32
     assert [message.seq for message in conversation.messages] == [31, 32]
+
+
+def test_a_worker_that_loses_the_lock_while_it_copies_messages_changes_nothing_else(
+    client: Any, store: DynamoDBConversations
+) -> None:
+    put_row(client, TABLES.conversations, BARE | {"messages": SEED_MESSAGES})
+    grant = acquire_grant(store)
+    interleaving = InterleavingClient(
+        client, lambda: acquire_grant(store, "other", now=NOW + 60.0)
+    )
+    with pytest.raises(LockLost):
+        DynamoDBConversations(client=interleaving).finish(
+            grant, make_turn("m1"), now=NOW, remember_until=LATER
+        )
+    row = read_conversation_row(client)
+    assert (row["lock_owner"], row["lock_fence"]) == ("other", 2)
+    assert row["messages"] == SEED_MESSAGES
+    assert store.processed(KEY, ["m1"]) == set()
 
 
 def test_an_unreadable_outbox_is_not_treated_as_missing(
