@@ -13,7 +13,7 @@ from threading import RLock
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.lease.backoff import Backoff
-from holdfast.lease.lease import FINAL_STATES, Lease, LeaseState
+from holdfast.lease.lease import FINAL_STATES, Lease, LeaseSource, LeaseState
 
 _EARLY_FRACTION = 0.1  # of the renewal interval
 

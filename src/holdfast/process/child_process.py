@@ -129,8 +129,10 @@ class ChildProcess:
         """Read frames, check the signs of life, and reap the process when it is dead.
 
         `handle` gets the frames of the program. If one is invalid, the process is killed.
-        This never waits.
+        This never waits, and does nothing once the process is GONE.
         """
+        if self.state is ChildState.GONE:
+            return  # its pipes are closed, and their numbers may be those of other files
         has_read = self._read_frames(handle, _MAX_FRAMES)
         if has_read and self.state is ChildState.READY:
             self._since = self._clock.monotonic()  # every frame shows life
@@ -292,6 +294,7 @@ class ChildProcess:
         """Close our ends of the pipes, as the end of this process would."""
         self.frames.close()
         _close(self._messages, self._control, self._stacks)
+        self._control = -1  # so that no record is written to another file of this number
 
 
 def _describe_main() -> dict[str, Any]:

@@ -73,6 +73,26 @@ def test_a_child_that_cannot_load_its_code_says_why(start: Start) -> None:
     assert child.broken == ("LookupError", "no such module")
 
 
+def test_a_child_that_is_gone_touches_no_file_that_got_the_number_of_its_pipe(
+    start: Start,
+) -> None:
+    child = start("echoes")
+    step_until(child, ChildState.READY)
+    child.end()
+    step_until(child, ChildState.GONE)
+    pipes = [os.pipe() for _ in range(4)]  # the lowest free numbers
+    try:
+        for read_fd, write_fd in pipes:
+            os.set_blocking(read_fd, False)
+            os.write(write_fd, b"of another")
+        assert step(child) is ChildState.GONE
+        child.send_control(b"record")
+        assert [os.read(read_fd, 99) for read_fd, _ in pipes] == [b"of another"] * 4
+    finally:
+        for fd in (fd for pipe in pipes for fd in pipe):
+            os.close(fd)
+
+
 def test_a_silent_child_writes_its_stacks_and_ends_within_the_grace(
     start: Start, clock: ManualClock
 ) -> None:
