@@ -7,6 +7,7 @@ fail. DynamoDB refuses names and values that no expression uses, so only those a
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from holdfast.store.dynamodb.values import encode
@@ -32,10 +33,17 @@ def build_call(
     out.
     """
     used = {f"{name}Expression": text for name, text in expressions.items() if text}
-    text = " ".join(used.values())
+    names, mentioned = _find_mentions(" ".join(used.values()))
     call = {"TableName": table, **arguments, **used}
-    if names := re.findall(r"#(\w+)", text):
-        call["ExpressionAttributeNames"] = {f"#{name}": name for name in names}
-    if mentioned := sorted(set(re.findall(r":\w+", text))):
+    if names:
+        call["ExpressionAttributeNames"] = names
+    if mentioned:
         call["ExpressionAttributeValues"] = encode({name: values[name] for name in mentioned})
     return call
+
+
+@lru_cache(512)  # the rows of a batch have the same expressions
+def _find_mentions(text: str) -> tuple[dict[str, str], list[str]]:
+    """Return the names and the values that expressions mention."""
+    names = {f"#{name}": name for name in re.findall(r"#(\w+)", text)}
+    return names, sorted(set(re.findall(r":\w+", text)))

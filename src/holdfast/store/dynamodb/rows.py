@@ -14,6 +14,7 @@ does not match, it is known after the refusal, and the body counts without it.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -67,13 +68,14 @@ class ItemTable:
     def find_key(self, item: Item) -> Key | None:
         """Return the key of an item, or None if it has none that DynamoDB can hold."""
         values = [item.get(name) for name in self.key]
-        sizes = zip(values, _MAX_KEY_BYTES, strict=False)
-        is_valid = all(isinstance(v, str) and 0 < count_bytes(v) <= size for v, size in sizes)
-        return (self.name, *map(str, values)) if is_valid else None
+        for value, max_bytes in zip(values, _MAX_KEY_BYTES, strict=False):
+            if not isinstance(value, str) or not 0 < count_bytes(value) <= max_bytes:
+                return None
+        return (self.name, *map(str, values))
 
     def encode_key(self, key: Key) -> dict[str, Any]:
         """Return the attributes of a key."""
-        return encode(dict(zip(self.key, key[1:], strict=True)))
+        return {name: {"S": value} for name, value in zip(self.key, key[1:], strict=True)}
 
     def select_guards(self, known: Item) -> Item:
         """Return what a row must still have to be as it was read: at least, or not, its key."""
@@ -427,16 +429,24 @@ def _find_changes(before: Item, after: Item) -> Item:
 def _build_update(table: ItemTable, attributes: Item, known: Item) -> tuple[str, Item]:
     """Return the expression that changes a row, and its values."""
     counters = table.counters if known else ()
-    added = [name for name in counters if attributes.get(name) is not None]
-    sets = [name for name in attributes if attributes[name] is not None and name not in added]
+    added = tuple(name for name in counters if attributes.get(name) is not None)
+    removed = tuple(name for name, value in attributes.items() if value is None)
+    new = {f":new_{name}": value for name, value in attributes.items()}
+    new |= {f":new_{name}": attributes[name] - known.get(name, 0) for name in added}
+    return _format_update(tuple(attributes), added, removed), new
+
+
+@lru_cache(512)  # the rows of a batch have the same columns
+def _format_update(
+    names: tuple[str, ...], added: tuple[str, ...], removed: tuple[str, ...]
+) -> str:
+    sets = [name for name in names if name not in added and name not in removed]
     clauses = [
         ("SET ", [f"#{name} = :new_{name}" for name in sets]),
         ("ADD ", [f"#{name} :new_{name}" for name in added]),
-        ("REMOVE ", [f"#{name}" for name, value in attributes.items() if value is None]),
+        ("REMOVE ", [f"#{name}" for name in removed]),
     ]
-    update = " ".join(verb + ", ".join(terms) for verb, terms in clauses if terms)
-    new = attributes | {name: attributes[name] - known.get(name, 0) for name in added}
-    return update, {f":new_{name}": value for name, value in new.items()}
+    return " ".join(verb + ", ".join(terms) for verb, terms in clauses if terms)
 
 
 def _find_bounds(table: ItemTable, where: Row) -> list[tuple[str, str, Any]]:

@@ -18,6 +18,7 @@ Attributes = dict[str, dict[str, Any]]  # names and DynamoDB's values
 
 _MAX_DEPTH = 30  # DynamoDB allows 32 levels, and these values are in a map within the item
 _MAX_DIGITS = 38
+_MAX_PLAIN_NUMBER = 10**_MAX_DIGITS
 _MAX_NUMBER, _MIN_NUMBER = Decimal("9.9e125"), Decimal("1e-130")
 
 
@@ -63,6 +64,8 @@ def _encode_number(value: float, path: str) -> str:
     """Return the exact number as text, because it must not come back as another number."""
     if isinstance(value, _StoredNumber):
         return value.text
+    if isinstance(value, int) and abs(value) < _MAX_PLAIN_NUMBER:
+        return str(value)
     if not math.isfinite(value):
         raise InvalidInput(f"{path[:200]}: only finite numbers can be stored")
     # A float is taken by its shortest text: 0.1, and not the nearest binary value.
