@@ -14,8 +14,8 @@ _HANDLE = (  # messages that Lambda's event source receives and deletes with the
 )
 _RECEIVE = (*_HANDLE, "sqs:GetQueueUrl")
 _POSTPONE = ("sqs:SendMessage",)  # such a message is sent again with a delay, but not to FIFO
-# A conversation is read, locked by an update, and its lock guards writes to other tables.
-_LOCK = ("dynamodb:GetItem", "dynamodb:UpdateItem", "dynamodb:ConditionCheckItem")
+# A conversation is read, and locked by an update.
+_LOCK = ("dynamodb:GetItem", "dynamodb:UpdateItem")
 _LOG = ("logs:CreateLogStream", "logs:PutLogEvents")
 
 PERMISSIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -55,7 +55,7 @@ PERMISSIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "staging": {
         "the table of conversations": ("dynamodb:PutItem",),
         "the table of staged messages": ("dynamodb:PutItem",),
-        "the table of windows": ("dynamodb:PutItem", "dynamodb:UpdateItem"),
+        "the table of windows": ("dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem"),
         "the queue of a channel": _SEND,
         "the secrets": ("secretsmanager:GetSecretValue",),
         "its log": _LOG,
@@ -69,10 +69,10 @@ PERMISSIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "the table of windows": ("dynamodb:GetItem", "dynamodb:DeleteItem"),
         "the table of messages": (
+            "dynamodb:GetItem",
             "dynamodb:Query",
             "dynamodb:BatchGetItem",
             "dynamodb:PutItem",
-            "dynamodb:BatchWriteItem",
         ),
         "the table of parked batches": ("dynamodb:PutItem",),
         "the queue of a channel": (*_RECEIVE, "sqs:SendMessage"),
@@ -88,8 +88,12 @@ PERMISSIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "dynamodb:DeleteItem",
             "dynamodb:BatchWriteItem",
         ),
-        "the table of windows": ("dynamodb:PutItem", "dynamodb:UpdateItem"),
-        "the table of messages": ("dynamodb:BatchGetItem", "dynamodb:PutItem"),
+        "the table of windows": ("dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem"),
+        "the table of messages": (
+            "dynamodb:GetItem",
+            "dynamodb:BatchGetItem",
+            "dynamodb:PutItem",
+        ),
         "the table of parked batches": ("dynamodb:PutItem",),
         "the queue of a channel": _SEND,
         "its log": _LOG,

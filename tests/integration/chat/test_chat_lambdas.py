@@ -831,8 +831,7 @@ def test_every_call_of_the_functions_is_in_the_policy(around: Place) -> None:
     allowed = {action for item in json.loads(policy)["Statement"] for action in item["Action"]}
     assert calls
     assert calls - allowed == set()
-    # This is used only for larger batches, which are parked in parts.
-    assert allowed - calls <= {"dynamodb:ConditionCheckItem"}
+    assert allowed - calls == set()
 
 
 def run_everything(around: Place) -> None:

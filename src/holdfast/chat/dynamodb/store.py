@@ -258,7 +258,7 @@ def _measure(value: Any) -> int:
 
 
 def _measure_staged(staged: Staged) -> int:
-    kept = staged.body if isinstance(staged, Fragment) else staged.row
+    kept = [staged.body, *staged.media] if isinstance(staged, Fragment) else staged.row
     return _measure(kept) + 500  # the other fields
 
 

@@ -347,11 +347,16 @@ def test_history_numbers_that_are_taken_are_skipped(
 # -- parking batches that do not fit into one write
 
 
+@pytest.mark.parametrize(
+    "large",
+    [{"body": "x" * 240_000}, {"media": ("image/" + "x" * 250,) * 940}],
+    ids=["text", "attachments"],
+)
 def test_large_batches_are_parked_in_slices_and_come_back_complete(
-    client: Any, store: DynamoDBConversations
+    client: Any, store: DynamoDBConversations, large: dict[str, Any]
 ) -> None:
     """The messages are larger than a row, and together larger than one transaction (I-MS-1)."""
-    messages = [make_fragment(f"m{n:03}", body=f"{n % 10}" * 240_000) for n in range(12)]
+    messages = [make_fragment(f"m{n:03}", **large) for n in range(12)]
     for message in messages:
         store.stage(message, expires_at=LATER)
     batch = make_parked(*messages)

@@ -15,6 +15,7 @@ from holdfast.chat.model import (
     Conversation,
     ConversationKey,
     Fragment,
+    LockAcquired,
     Status,
     digest_texts,
 )
@@ -85,8 +86,19 @@ def sweep(cloud: Cloud, app: ChatApp) -> None:
     stage_row(app, "whatsapp", "SM1", 4 * _DAY)  # was answered
     for number in range(_LARGE_COUNT):
         stage_row(app, "whatsapp", f"late-{number}", 4 * _DAY, _LARGE)
-    assert invoke_sweeper(cloud)["parked"] == _LARGE_COUNT
+    swept = invoke_sweeper(cloud)
+    assert swept["parked"] == _LARGE_COUNT, swept
     assert app.store.staged(KEYS["whatsapp"].conversation_id) == []
+    stage_row(app, "whatsapp", "held", 4 * _DAY)
+    now = time.time()
+    held = app.store.acquire(
+        KEYS["whatsapp"], owner="test", trigger_id="t", now=now, expires_at=now + 600
+    )
+    assert isinstance(held, LockAcquired)
+    swept = invoke_sweeper(cloud)
+    assert swept["parked"] == 0, swept
+    app.store.drop_staged(KEYS["whatsapp"].conversation_id, ["held"])
+    app.store.release(held.grant, None)
 
 
 def park(cloud: Cloud, app: ChatApp) -> None:

@@ -36,4 +36,5 @@ def record_calls(path: str) -> None:
 
 _component = os.environ.get("AWS_CALLS_COMPONENT") or os.environ.get("AWS_LAMBDA_FUNCTION_NAME")
 if _component and "AWS_CALLS_FOLDER" in os.environ:
+    os.environ["HOLDFAST_AWS_CLIENT"] = "boto3"  # only botocore has handlers
     record_calls(os.path.join(os.environ["AWS_CALLS_FOLDER"], f"{_component}.jsonl"))
