@@ -210,7 +210,7 @@ class LimitedStepFunctions(SimulatedStepFunctions):
 
 def test_no_job_is_refused_again_and_again() -> None:
     """Step Functions accepts six heartbeats in ten, always the first ones of an interval."""
-    world = World(heartbeat_seconds=3 * INTERVAL)
+    world = World(heartbeat_seconds=4 * INTERVAL)
     orchestrator = world.make_orchestrator(step_functions=LimitedStepFunctions(world, 60))
     jobs = [world.add_job(f"job-{n}") for n in range(100)]
     for job in jobs:
